@@ -1,4 +1,4 @@
-//! Every named bound of the library, and the relations between them.
+//! The named bounds that callers or several files of the library use, and the relations between them.
 
 /// The base-two logarithm of a frame's size in bytes.
 pub const FRAME_SHIFT: u32 = 12;
@@ -122,6 +122,8 @@ pub const COLLAPSE_TABLES: usize = 64;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
+/// Frames that one round of reclaim asks for.
+pub const RECLAIM_FRAMES: u64 = 512;
 /// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.
 pub const RECLAIM_RUNS: usize = 32;
 /// Folios of 1 GiB cleared piece by piece at a time, in all address spaces; more are cleared as a whole.

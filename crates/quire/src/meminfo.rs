@@ -28,12 +28,16 @@ pub struct Meminfo {
 impl Meminfo {
     /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. As in Linux, `MemTotal` excludes
     /// the manager's own tables. Folios on per-CPU lists count as free.
+    ///
+    /// `MemAvailable` is what programs can have without pressure, by Linux's estimate (`si_mem_available`): free
+    /// memory that zones do not keep, and page cache, except half of it or as much as the low marks.
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let free = self.frames.free + self.frames.cached;
+        let cache = self.cached - self.frames.low.min(self.cached / 2);
         [
             ("MemTotal", self.frames.total.saturating_sub(self.frames.metadata)),
             ("MemFree", free),
-            ("MemAvailable", free + self.cached),
+            ("MemAvailable", free.saturating_sub(self.frames.kept) + cache),
             ("Cached", self.cached + self.shmem),
             ("AnonPages", self.anon),
             ("Mapped", self.mapped),

@@ -151,7 +151,7 @@ stats! {
     NrTlbRemoteFlushReceived = "nr_tlb_remote_flush_received",
     /// Local flushes of a whole address space.
     NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
-    /// Local flushes of a range.
+    /// Pages, or larger leaves, of the ranges that local flushes named.
     NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
     /// Flushes skipped because no CPU runs the address space.
     TlbFlushAvoided = "tlb_flush_avoided",

@@ -21,8 +21,8 @@ pub struct Leaf {
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Shows every leaf that maps a page of the range, in ascending order, until `show` returns false. Does
-    /// not join leaves as [`Self::runs`] does. Shared; takes no lock, so each leaf is as it was at some
-    /// moment of the walk.
+    /// not join leaves as [`Self::runs`] does, and waits as that does. Shared; takes no lock, so each leaf is
+    /// as it was at some moment of the walk.
     pub fn leaves(&self, range: VirtRange, mut show: impl FnMut(Leaf) -> bool) {
         let mut rest = range;
         while !rest.is_empty() {
@@ -30,11 +30,13 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             rest.start = step.range.end;
             let level = step.table.level();
             let Some(size) = level.leaf_size() else { continue };
-            let indices = step.indices();
-            let base = step.range.start.align_down(level.entry_bytes());
             let mut spaces = None;
-            for index in indices.clone() {
+            for index in step.indices() {
                 let entry = step.table.load(index);
+                if step.is_changing(entry) {
+                    rest.start = self.pause_at(&step, index);
+                    break;
+                }
                 if !entry.is_leaf(level) {
                     continue;
                 }
@@ -43,7 +45,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
                     // Others may leave or join meanwhile; our own share keeps the table.
                     if shared { 1 + self.sharers_of(step.table.frame()) } else { 1 }
                 });
-                let addr = base.add((index - indices.start) as u64 * level.entry_bytes());
+                let addr = step.part(index, index + 1).start;
                 if !show(Leaf { addr, entry, size, spaces }) {
                     return;
                 }

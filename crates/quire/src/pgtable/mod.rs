@@ -13,7 +13,9 @@
 //!
 //! A task that replaces a leaf by one of another size or frame first stores
 //! `Entry::BUSY`, then flushes, then fills: no two CPUs ever use different frames
-//! or sizes for an address. A task that has a busy entry of its own waits for no other.
+//! or sizes for an address. (As in Linux, one exception: where a 4 KiB leaf is unmapped under the shared hold, a
+//! fault may map another frame before the flush.) All other tasks wait at a busy entry, those that only look
+//! too, and then walk again. A task that has a busy entry of its own waits for no other.
 //!
 //! Plain stores change leaves in which hardware has nothing left to set
 //! ([`Entry::is_settled`](crate::arch::Entry::is_settled)), atomic exchanges all others (invariant 3).

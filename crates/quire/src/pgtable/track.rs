@@ -1,6 +1,6 @@
-//! Notices stores: the soft-dirty bit, and the mark of a userfaultfd handler.
+//! Notices stores: for write-back, by the soft-dirty bit, and by the mark of a userfaultfd handler.
 //!
-//! Both take the right to store away, so that the next store faults. For the first the fault sets the bit and
+//! The bit and the mark take the right to store away, so that the next store faults. For the first the fault sets the bit and
 //! gives the right back. For the second the fault goes to the handler that set the mark, and only the removal
 //! of the mark gives the right back.
 //!
@@ -15,6 +15,15 @@ use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
+    /// Takes the right to store from every leaf in the range, and from nothing else, so that the next store
+    /// faults. The caller owes a flush for leaves that had the right. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::clear_soft_dirty`].
+    pub(crate) fn forbid_stores(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+        self.update_leaves(range, owed, |leaf| leaf.without(EntryFlags::WRITE), could_store)
+    }
+
     /// Clears the soft-dirty bit of every leaf in the range and takes the right to store from it. The caller
     /// owes a flush for leaves that had the right. Exclusive, until the flush.
     ///

@@ -10,7 +10,8 @@ use crate::tlb::FlushBatch;
 impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Changes every leaf in the range by `change`, again where hardware sets more bits meanwhile. Shows
     /// `changed` each leaf as it was, with its size; where that returns true the caller owes a flush. First
-    /// splits large leaves that reach over an end of the range. Shared.
+    /// splits large leaves that reach over an end of the range. Waits while a task replaces a leaf, so the
+    /// caller has no busy entry. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was changed then.
@@ -35,12 +36,12 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             };
             let locked = self.lock(step.table);
             let (mut first_owed, mut end_owed) = (usize::MAX, 0);
-            let mut next = step.range.end;
+            let mut again = None;
             for index in step.indices() {
                 let seen = locked.load(index);
-                if !step.is_lowest() && seen.is_table(level) {
-                    // Another task split it after the walk: look again.
-                    next = step.range.start;
+                if step.is_changing(seen) {
+                    again = Some(index);
+                    break;
                 }
                 if seen.is_leaf(level) && changed(locked.update(index, seen, &change), size) {
                     first_owed = first_owed.min(index);
@@ -51,7 +52,7 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             if end_owed > 0 {
                 owed.add(step.part(first_owed, end_owed), size);
             }
-            rest.start = next;
+            rest.start = again.map_or(step.range.end, |index| self.pause_at(&step, index));
             self.platform().reschedule_point();
         }
         Ok(())

@@ -66,12 +66,20 @@ impl TableRange<'_> {
     pub(super) fn is_lowest(&self) -> bool {
         self.table.level() == Level::PTE
     }
+
+    /// Whether another task is replacing the leaf of an entry, or has put a table in its place after the walk.
+    #[inline]
+    pub(super) fn is_changing(&self, entry: Entry) -> bool {
+        entry.is_busy() || !self.is_lowest() && entry.is_table(self.table.level())
+    }
 }
 
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
-    /// The entry that decides about `addr` now. Waits while a task replaces a leaf. Shared; takes no lock, so
-    /// the answer may be old, and methods that change leaves check it again.
+    /// The entry that decides about `addr` now, which is a user's or the end of all user addresses. Waits
+    /// while a task replaces a leaf. Shared; takes no lock, so the answer may be old, and methods that change
+    /// leaves check it again.
     pub fn lookup(&self, addr: VirtAddr) -> Lookup {
+        debug_assert!(addr <= self.context.mode().user_range().end, "{addr:?} is the kernel's");
         self.walk(addr)
     }
 
@@ -129,8 +137,9 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; takes
-    /// no lock, so each run is as it was at some moment of the walk.
+    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Waits while a
+    /// task replaces a leaf: the caller has no busy entry, in a gather or otherwise, when it calls this or
+    /// returns from `show`. Shared; takes no lock, so each run is as it was at some moment of the walk.
     pub fn runs(&self, range: VirtRange, mut show: impl FnMut(LeafRun)) {
         let mut rest = range;
         while !rest.is_empty() {
@@ -141,18 +150,29 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
             let mut index = indices.start;
             while index < indices.end {
                 let first = step.table.load(index);
+                if step.is_changing(first) {
+                    rest.start = self.pause_at(&step, index);
+                    break;
+                }
                 let mut count = 1;
                 if let (true, Some(size)) = (first.is_leaf(level), level.leaf_size()) {
                     if step.is_lowest() {
                         count = step.table.run_length(index, indices.end, first);
                     }
-                    let bytes = (index - indices.start) as u64 * level.entry_bytes();
-                    let addr = step.range.start.align_down(level.entry_bytes()).add(bytes);
+                    let addr = step.part(index, index + 1).start;
                     show(LeafRun { addr, first, size, count: count as u64, shared: step.shared });
                 }
                 index += count;
             }
         }
+    }
+
+    /// Pauses before a walk looks again at an entry that [`TableRange::is_changing`]. Returns the address from
+    /// which to walk. Under no lock but that of the address space.
+    #[cold]
+    pub(super) fn pause_at(&self, step: &TableRange<'_>, index: usize) -> VirtAddr {
+        self.platform().relax();
+        step.part(index, index + 1).start.max(step.range.start)
     }
 
     /// Whether any leaf in the range maps something else than a page of a file: anonymous memory, or the page of zeroes in its

@@ -211,16 +211,22 @@ fn flush_here<P: TablePlatform>(
     }
     if local {
         platform.flush_local(request);
-        allocator.count(of_extent(request), 1);
+        count_local(allocator, request);
     } else {
         allocator.count(Stat::TlbFlushAvoided, 1);
     }
     true
 }
 
-fn of_extent(request: &FlushRequest) -> Stat {
-    let whole = request.extent == FlushExtent::AddressSpace;
-    if whole { Stat::NrTlbLocalFlushAll } else { Stat::NrTlbLocalFlushOne }
+/// Counts a local flush: one of an address space, or as in Linux each page of a range.
+#[inline(always)]
+fn count_local<P: TablePlatform>(allocator: &PageAllocator<'_, P>, request: &FlushRequest) {
+    match request.extent {
+        FlushExtent::AddressSpace => allocator.count(Stat::NrTlbLocalFlushAll, 1),
+        FlushExtent::Range { range, stride } => {
+            allocator.count(Stat::NrTlbLocalFlushOne, range.len() >> stride.trailing_zeros());
+        }
+    }
 }
 
 /// Flushes every CPU that runs the address space. The remote flush overlaps the local one.
@@ -243,7 +249,7 @@ fn flush_elsewhere<P: TablePlatform>(
     }
     if local {
         platform.flush_local(request);
-        allocator.count(of_extent(request), 1);
+        count_local(allocator, request);
     }
     if remote {
         platform.flush_remote_wait(&targets, request);

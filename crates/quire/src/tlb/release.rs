@@ -30,10 +30,13 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, &Leaves { frames, size, contents, .. }: &Leaves) {
         if size == PageSize::Size4K {
-            // SAFETY: invariants 2 and 5: the gather got each leaf once, from the verb that cleared it, and
-            // has flushed.
-            unsafe { self.counter.unmap(frames) };
-            return self.spend(1, frames.count);
+            let mut rest = frames;
+            while rest.count > self.frames_left {
+                let part = FrameRange::new(rest.start, self.frames_left);
+                rest = FrameRange::new(part.end(), rest.count - part.count);
+                self.small(part);
+            }
+            return self.small(rest);
         }
         for leaf in (0..frames.count).step_by(size.frames() as usize) {
             // SAFETY: invariants 2 and 5: the gather got each leaf once, from the verb that cleared it, and
@@ -41,6 +44,15 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
             unsafe { self.counter.unmap_large(frames.start.add(leaf), size, contents) };
             self.spend(1, size.frames());
         }
+    }
+
+    /// Drops the counts of 4 KiB leaves onto consecutive frames, with one reschedule point at most.
+    #[inline]
+    fn small(&mut self, frames: FrameRange) {
+        // SAFETY: invariants 2 and 5: the gather got each leaf once, from the verb that cleared it, and
+        // has flushed.
+        unsafe { self.counter.unmap(frames) };
+        self.spend(1, frames.count);
     }
 
     /// Drops the counts of a part of a folio. Only the `last` part frees, and gives the block's lock back.

@@ -94,8 +94,8 @@ impl Window {
     /// Maps the window for all memory; `None` where the policy needs none.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. It frees nothing then: such a machine can
-    /// only start again without a window.
+    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory, with that which may be added later. It frees
+    /// nothing then: such a machine can only start again without a window.
     pub fn new<P: TablePlatform>(
         pages: &PageAllocator<'_, P>,
         policy: DescriptorPolicy,

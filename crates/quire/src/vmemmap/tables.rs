@@ -48,7 +48,7 @@ impl Window {
             let index = table.index(addr);
             let entry = table.load(index);
             if !entry.is_table(table.level()) {
-                debug_assert!(entry.is_present(), "the window is mapped for all memory");
+                assert!(entry.is_present(), "the window is mapped for all memory");
                 return WindowLeaf { table, index };
             }
             table = table.child(platform, entry);
@@ -77,17 +77,22 @@ impl Window {
         Ok(frame)
     }
 
-    /// Maps the descriptors of all memory by leaves of 2 MiB, each on the node whose memory it describes.
+    /// Maps the descriptors of all memory by leaves of 2 MiB, each on the node whose memory it describes. So
+    /// too for memory that may come later: its pages may join a pool.
     pub(super) fn map_all<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), AllocError> {
         let mut next = 0;
         for (number, block) in pages.memmap().blocks() {
-            if number.0 < next || block.state() == BlockState::Absent {
+            if number.0 < next {
+                continue;
+            }
+            let node = pages.store().node_of_block(number);
+            if node.is_none() && block.state() == BlockState::Absent {
                 continue;
             }
             let start = number.0 / BLOCKS_PER_LEAF * BLOCKS_PER_LEAF;
             next = start + BLOCKS_PER_LEAF;
-            let node = pages.store().node_of_block(number).unwrap_or(0);
-            let (backing, contents) = pages.alloc_maybe_zeroed(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
+            let gfp = Gfp::KERNEL.on_node(node.unwrap_or(0));
+            let (backing, contents) = pages.alloc_maybe_zeroed(gfp, Order::BLOCK)?;
             let backing = backing.into_raw();
             if contents == Contents::Unknown {
                 // `FramePlatform::clear` will not do: on a machine for measurements it may only count.

@@ -13,7 +13,8 @@ use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
 
 impl<'p> HugePools<'p> {
-    /// Empty pools under a policy. All but `InBlock` map a window of descriptors, of 1/64 of all memory.
+    /// Empty pools under a policy. All but `InBlock` map a window of descriptors, of 1/64 of all memory, with
+    /// that which may be added later.
     ///
     /// # Errors
     /// [`InitError::TooSmall`]: the window or a table does not fit. The memory taken for it is lost then.

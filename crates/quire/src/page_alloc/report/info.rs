@@ -49,6 +49,11 @@ pub struct MemoryInfo {
     pub used: u64,
     /// The manager's tables, descriptor frames included.
     pub metadata: u64,
+    /// Free frames that zones keep, until freeing in the background may stop, and for requests that can go no
+    /// higher (Linux: `totalreserve_pages`).
+    pub kept: u64,
+    /// The sum of the zones' low marks.
+    pub low: u64,
 }
 
 impl MemoryInfo {
@@ -108,6 +113,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             info.free += zone.free;
             info.cached += zone.cached;
             info.metadata += zone.descriptors;
+            let for_lower = zone.low_reserve.into_iter().max().unwrap_or(0);
+            info.kept += (zone.marks.high + for_lower).min(zone.managed);
+            info.low += zone.marks.low;
             managed += zone.managed;
         }
         info.cached +=

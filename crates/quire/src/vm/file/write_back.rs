@@ -3,10 +3,8 @@
 
 use crate::error::MmError;
 use crate::filemap::{FileNode, PageRuns};
-use crate::pgtable::GrantWrite;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
-use crate::vm::fault::flags::without_stores;
 use crate::vm::handle::handle;
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::shared::MmShared;
@@ -28,10 +26,9 @@ impl<P: Platform> WriteBack<'_, '_, P> {
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     if !vma.attributes.is_private() {
-                        let rights = without_stores(vma.attributes.protection);
                         // Large leaves onto pages of the pager never allow stores.
                         let range = found.between_large(range);
-                        let done = found.tables().protect(range, rights, GrantWrite::Never, &mut owed);
+                        let done = found.tables().forbid_stores(range, &mut owed);
                         debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");
                     }
                 });

@@ -1,11 +1,11 @@
 //! Cancels pieces: a program gave up their addresses, or memory is short or went bad.
 
 use crate::addr::{Frame, FrameRange, Order, VirtRange};
-use crate::limits::GIGANTIC_CLEARS;
+use crate::limits::{GIGANTIC_CLEARS, RECLAIM_FRAMES};
 use crate::platform::Platform;
 use crate::vm::gigantic::state::{Cleared, Folio, Pieces};
 use crate::vm::handle::handle;
-use crate::vm::space::shared::{MmShared, RECLAIM_FRAMES};
+use crate::vm::space::shared::MmShared;
 
 handle! { Cancellation of MmShared }
 

@@ -244,9 +244,9 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
                 let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
                 let done = found.tables().unmap(&Zap::leaves(leaves.intersect(range)), &mut gather);
                 debug_assert_eq!(done, Ok(()), "huge pages are mapped whole, or in parts of their own");
+                // The walk waits for entries that other tasks replace.
+                gather.finish_busy();
             });
-            // Large leaves leave busy entries behind, which the next part must not meet.
-            gather.flush();
         });
         found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
     }

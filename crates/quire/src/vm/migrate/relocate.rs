@@ -121,7 +121,9 @@ impl<P: Platform> Migration<'_, '_, P> {
     pub(crate) fn move_out(self, range: FrameRange) -> u64 {
         let mut moved = 0;
         for piece in range.by_block() {
-            moved += self.move_block(piece.start.block());
+            if self.pages().memmap().get_around(piece.start).is_some() {
+                moved += self.move_block(piece.start.block());
+            }
             if self.platform().is_dying() {
                 return moved;
             }

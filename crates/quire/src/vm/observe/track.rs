@@ -20,7 +20,8 @@ impl<P: Platform> Observation<'_, '_, P> {
     /// See [`Mm::is_soft_dirty`](crate::vm::Mm::is_soft_dirty).
     pub(in crate::vm) fn is_soft_dirty(self, addr: VirtAddr) -> bool {
         let _space = self.space.read(self.memory.platform());
-        self.tables().lookup(addr).entry.has(EntryFlags::SOFT_DIRTY)
+        self.context().mode().user_range().contains(addr)
+            && self.tables().lookup(addr).entry.has(EntryFlags::SOFT_DIRTY)
     }
 
     /// See [`Mm::write_protect_marked`](crate::vm::Mm::write_protect_marked).

@@ -4,7 +4,7 @@
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::{FileClosed, FileNode, PageRuns};
-use crate::limits::LOCK_HOLD_FRAMES;
+use crate::limits::{LOCK_HOLD_FRAMES, RECLAIM_FRAMES};
 use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::{Event, Platform};
 use crate::stats::Stat;
@@ -16,7 +16,7 @@ use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::{MmShared, RECLAIM_FRAMES};
+use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 
 /// The most runs of lazily freed pages in one round.

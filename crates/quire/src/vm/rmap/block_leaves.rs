@@ -87,11 +87,14 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         gather: &mut MmuGather<'_, '_, P>,
         wanted: impl Fn(Entry) -> bool,
     ) {
+        gather.finish_busy();
         self.tables().runs(range, |run| {
             if wanted(run.first) {
                 let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
                 let done = self.tables().unmap(&Zap::leaves(leaves.intersect(range)), gather);
                 debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");
+                // The walk waits for entries that other tasks replace.
+                gather.finish_busy();
             }
         });
     }

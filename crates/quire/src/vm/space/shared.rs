@@ -6,6 +6,7 @@ use crate::addr::{Frame, Order};
 use crate::error::InitError;
 use crate::filemap::FileTable;
 use crate::hugetlb::HugePools;
+use crate::limits::RECLAIM_FRAMES;
 use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator, TableFrames};
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
@@ -20,9 +21,6 @@ use crate::vm::space::family::Families;
 use crate::vm::space::hooks::Hooks;
 use crate::vm::tree::VmaRecord;
 use crate::vm::userfault::Contexts;
-
-/// Frames that one round of reclaim asks for.
-pub(in crate::vm) const RECLAIM_FRAMES: u64 = 512;
 
 /// How `fork` gives the child the leaves of private mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

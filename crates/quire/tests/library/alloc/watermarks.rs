@@ -6,6 +6,7 @@ use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, HotplugError};
 use quire::limits::PCP_BATCH;
+use quire::manager::Config;
 use quire::page_alloc::{
     AllocatorConfig, Gfp, MemoryInfo, MemoryRange, Mobility, PageAllocator, Urgency, Watermarks, ZoneInfo,
     ZoneKind,
@@ -66,6 +67,27 @@ fn each_urgency_stops_at_its_mark() {
         }
         give(allocator, Order::FRAME, &live);
     });
+}
+
+/// A program that asks for as much as `MemAvailable` says gets it.
+#[test]
+fn what_is_available_can_be_allocated() {
+    let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 512 * MIB)];
+    for movable_percent in [0, 50] {
+        let machine = HostedConfig::new(MIB).with_ranges(ranges.clone()).build().unwrap();
+        machine.run_on(CpuId(0), || {
+            let allocator = AllocatorConfig { movable_percent, ..AllocatorConfig::default() };
+            let config = Config { allocator, ..Config::default() };
+            let manager = hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).unwrap();
+            let info = manager.meminfo();
+            let (_, kib) = info.lines().find(|line| line.0 == "MemAvailable").unwrap();
+            let frames: Vec<_> =
+                (0..kib / 4).map_while(|_| manager.pages().alloc_raw(Gfp::USER, Order::FRAME).ok()).collect();
+            assert_eq!(frames.len() as u64, kib / 4, "{movable_percent} % movable");
+            assert!(kib / 4 > info.frames.free * 9 / 10, "{kib} KiB");
+            give(manager.pages(), Order::FRAME, &frames);
+        });
+    }
 }
 
 #[test]

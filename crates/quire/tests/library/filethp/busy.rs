@@ -4,10 +4,12 @@
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::stats::Stat;
-use quire::vm::{Access, Advice, File, FolioPolicy, Refusal};
+use quire::vm::{Access, Advice, File, FolioPolicy, MapRequest, Refusal};
 
-use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, moved, private};
-use crate::filethp::world::{MIB, Manager, RW, Space, with_manager};
+use crate::filethp::support::{
+    BASE, HUGE, PAGE, RX, TEXT, check_text, fill, frame_at, is_large, moved, private, shared,
+};
+use crate::filethp::world::{MIB, Manager, R, RW, Space, load, with_manager};
 use testkit::{PATIENCE, held_up};
 
 /// A machine, two address spaces that map a file's text, and the file.
@@ -170,4 +172,86 @@ fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
         }
     }
     assert!(round > 10, "{round} moments");
+}
+
+/// An address space that maps a file by one leaf of 2 MiB, and two tasks that use both at once.
+struct Split<'a, 'm> {
+    mm: &'a Space<'m>,
+    file: &'a File<'m, Hosted>,
+}
+
+/// Drops one page, so that the leaf is split while faults run.
+fn drop_page(split: &Split<'_, '_>) {
+    split.mm.madvise(VirtAddr(BASE + 9 * PAGE), PAGE, Advice::DontNeed).expect("mapped");
+}
+
+/// CPU 0 does the first work and is held up at every moment of it while CPU 1 does the second. `shmem`: the
+/// file is shared memory, full of words; else it is [`TEXT`], mapped for reading.
+fn at_every_moment_of(
+    shmem: bool,
+    first: impl Fn(&Split<'_, '_>) + Sync,
+    second: impl Fn(&Split<'_, '_>) + Sync,
+    check: impl Fn(&Hosted, &Split<'_, '_>, u64),
+) {
+    let mut round = 0;
+    loop {
+        let mut calls = 0;
+        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            machine.files().set_size(TEXT, HUGE);
+            let file = if shmem { manager.shmem(HUGE) } else { manager.open(TEXT) }.expect("memory");
+            let mm = manager.new_mm().expect("memory");
+            let right = if shmem { RW } else { R };
+            mm.mmap(&MapRequest { prot: right, ..shared(&file, BASE, HUGE) }).unwrap();
+            mm.switch_in();
+            if shmem {
+                fill(machine, &mm, BASE, 0..512);
+            } else {
+                mm.madvise(VirtAddr(BASE), HUGE, Advice::PopulateRead).unwrap();
+                file.write_at(0, &[7; HUGE as usize]).unwrap();
+            }
+            assert_eq!(mm.collapse(VirtAddr(BASE), HUGE).unwrap().all_refused(), 0);
+            assert!(is_large(machine, &mm, BASE));
+            mm.switch_out();
+            let split = Split { mm: &mm, file: &file };
+            let plan = InterruptPlan::Nth(round);
+            calls = held_up(machine, plan, PATIENCE, || first(&split), || second(&split)).calls;
+            mm.validate().unwrap_or_else(|fault| panic!("call {round}: {fault:?}"));
+            mm.switch_in();
+            check(machine, &split, round);
+            mm.switch_out();
+            mm.exit();
+        });
+        round += 1;
+        if round > calls.min(200) {
+            break;
+        }
+    }
+    assert!(round > 10, "{round} moments");
+}
+
+/// Invariant W6: a write-back takes the right to store from leaves, and from nothing that came in their place.
+#[test]
+fn a_leaf_is_split_during_a_write_back() {
+    let sync = |split: &Split<'_, '_>| split.file.sync().expect("the pager can");
+    at_every_moment_of(false, sync, drop_page, |machine, split, round| {
+        for page in 0..512 {
+            let seen = load(machine, split.mm, BASE + page * PAGE);
+            assert_eq!(seen, Ok(u64::from_ne_bytes([7; 8])), "page {page} after call {round}");
+        }
+        assert_eq!(split.file.dirty(), 0);
+    });
+}
+
+/// What a hole takes from a file is mapped nowhere, though the leaf that maps it is being split.
+#[test]
+fn a_hole_is_punched_while_a_leaf_is_split() {
+    let punch = |split: &Split<'_, '_>| split.file.punch_hole(0..HUGE).expect("shared memory");
+    at_every_moment_of(true, drop_page, punch, |machine, split, round| {
+        assert_eq!(split.mm.rss().shmem, 0, "call {round}");
+        for page in 0..512 {
+            let seen = load(machine, split.mm, BASE + page * PAGE);
+            assert_eq!(seen, Ok(0), "page {page} after call {round}");
+        }
+    });
 }

@@ -1,12 +1,17 @@
 //! The window of descriptors: the cost of each policy, and what walkers find in it.
 
+use hosted::raw::RawPages;
 use hosted::{Counters, Hosted, HostedConfig, MemoryRange};
-use quire::addr::{Frame, VirtAddr};
+use quire::addr::{Frame, FrameRange, VirtAddr};
+use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugeSize, HugeSize::Size2M};
+use quire::manager::Config;
+use quire::page_alloc::NodeSet;
 use quire::stats::Stat;
 use quire::vmemmap::walker::{self, WindowAccess};
 
 use crate::hugetlb::support::{BOTH, MIB, World, two_nodes, with_policy};
+use testkit::ranges_of;
 
 /// The running CPU, in kernel mode. A fault here is a fault of the library: the window is mapped for all
 /// memory, and walkers store to heads alone.
@@ -168,6 +173,34 @@ fn a_hole_in_memory_has_no_descriptors() {
 }
 
 /// A request without work flushes nothing.
+/// Memory that is announced at start has its part of the window, as its pages may join a pool later.
+#[test]
+fn memory_that_is_added_later_has_descriptors() {
+    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+        let machine = HostedConfig::new(512 * MIB).build().unwrap();
+        let all = ranges_of(&machine)[0];
+        let here = FrameRange::new(all.frames.start, 128 * MIB / 4096);
+        let late = FrameRange::new(here.end(), all.frames.end().0 - here.end().0);
+        let [now, later] = [here, late].map(|frames| quire::manager::MemoryRange { frames, ..all });
+        machine.run_on(CpuId(0), || {
+            let config = Config { descriptors: policy, ..Config::default() };
+            let manager =
+                hosted::raw::memory_manager_with_later(&machine, &[now], &[later], &config).unwrap();
+            let pools = manager.huge_pools();
+            machine.set_kernel_root(pools.window().map(|window| window.root()));
+            manager.pages().add_memory_raw(late, false).unwrap();
+            let world = World { machine: &machine, pages: manager.pages(), pools };
+            assert_eq!(manager.resize_huge(Size2M, NodeSet::ALL, 150).after, 150);
+            let pages = pages_of(&world, Size2M);
+            assert!(pages.iter().any(|&page| late.contains(page)));
+            pages.iter().for_each(|&page| check_page(&world, page, Size2M, 0));
+            pools.validate(manager.pages()).unwrap();
+            assert_eq!(manager.resize_huge(Size2M, NodeSet::ALL, 0).after, 0);
+            manager.validate().unwrap();
+        });
+    }
+}
+
 #[test]
 fn an_empty_request_flushes_nothing() {
     for policy in DescriptorPolicy::ALL {

@@ -369,3 +369,18 @@ fn pages_that_were_moved_for_join_a_pool_in_batches() {
         });
     });
 }
+
+/// The number of a block has fewer bits than that of a frame.
+#[test]
+fn frames_that_are_no_memory_are_not_moved() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 4 * MIB)).unwrap();
+            (0..1024).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let block = frame_at(machine, mm, BASE + 512 * PAGE).block().first_frame();
+            assert_eq!(manager.move_out(FrameRange::new(block.add(1 << 41), 512)), 0);
+            assert_eq!(frame_at(machine, mm, BASE + 512 * PAGE).block().first_frame(), block);
+            assert!(manager.move_out(FrameRange::new(block, 512)) > 0);
+        });
+    });
+}

@@ -83,10 +83,15 @@ fn few_pages_are_flushed_by_address_and_many_at_once() {
                 let all = range(GIB, pages * 4096);
                 populate(machine, allocator, context, all, Order::FRAME);
                 machine.reset_counters();
-                let mut gather = MmuGather::new(allocator, context);
-                page_tables(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
-                gather.finish();
+                let local = [Stat::NrTlbLocalFlushOne, Stat::NrTlbLocalFlushAll];
+                let flushed = counted(allocator, local, || {
+                    let mut gather = MmuGather::new(allocator, context);
+                    page_tables(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
+                    gather.finish();
+                });
                 let counters = machine.counters();
+                // As in Linux, a flush by address counts each page.
+                assert_eq!(flushed, if by_address { [pages, 0] } else { [0, 1] });
                 assert_eq!(
                     (counters.flushes_range == 1, counters.flushes_address_space == 0),
                     (by_address, by_address)
@@ -333,6 +338,15 @@ fn a_drain_is_bounded_between_reschedule_points() {
         unmap_all(allocator, context, range(GIB, GIB));
         let (found, expected) = (machine.counters().reschedule_points, 256 * 512 / DRAIN_FRAMES);
         assert!((expected..=expected + 2).contains(&found), "{found} points for 512 MiB");
+        // So are small leaves, over tables and blocks.
+        populate(machine, allocator, context, range(GIB, 256 * MIB), BLOCK);
+        let mut gather = MmuGather::new(allocator, context);
+        page_tables(allocator, context).unmap(&Zap::leaves(range(GIB, GIB)), &mut gather).unwrap();
+        gather.flush();
+        machine.reset_counters();
+        gather.finish();
+        let (found, expected) = (machine.counters().reschedule_points, 128 * 512 / DRAIN_FRAMES);
+        assert!((expected..=expected + 1).contains(&found), "{found} points for 256 MiB by small leaves");
         let runs = points_for(machine, allocator, context, order(3), 4 * DRAIN_RUNS);
         assert!((4..=4 + 2).contains(&runs), "{runs} points for {} runs", 4 * DRAIN_RUNS);
         // Single frames are sorted by block: they are counted, moved, and counted down.

@@ -166,6 +166,13 @@ fn no_user_mapping_reaches_the_kernels_half() {
         }
         let refused = machine.write(upper_half(mode), &[7]).unwrap_err();
         assert_eq!(refused.cause, FaultCause::Protection, "user mode reached the kernel's page");
+        // Nor does what is asked about it.
+        let table = ROOT.add(256 + u64::from(mode.top().get()) - 1);
+        let leaf = machine.load_entry_raw(table, 0);
+        assert_eq!(leaf.frame(), PAGE);
+        machine.store_entry_raw(table, 0, leaf.with(EntryFlags::SOFT_DIRTY));
+        assert!(!mm.is_soft_dirty(upper_half(mode)), "a leaf of the kernel was read");
+        machine.store_entry_raw(table, 0, leaf);
         check(machine, &mm);
         let hint = MapRequest { addr: upper_half(mode), placement: Placement::Hint, ..anonymous(0, MIB) };
         let found = mm.mmap(&MapRequest { prot: Protection::READ, ..hint }).unwrap();

@@ -9,7 +9,7 @@ use quire::error::{FaultError, MmError};
 use quire::limits::RECLAIM_ROUNDS;
 use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, Sharing};
+use quire::vm::{Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, Sharing};
 
 use crate::vm::world::{MIB, R, Space, anonymous, load, run, small, store, with_forks, with_manager};
 
@@ -49,10 +49,9 @@ fn clean_pages_are_unmapped_and_dropped_wherever_they_are_mapped() {
             let other = manager.new_mm().unwrap();
             other.mmap(&MapRequest { prot: R, ..request(&file, BASE, MIB, Sharing::Shared) }).unwrap();
             other.madvise(VirtAddr(BASE), MIB, Advice::PopulateRead).unwrap();
-            let flushes = manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne);
+            let flushes = machine.counters().flushes_local;
             use_up(mm, 50 * MIB);
-            let flushed =
-                manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne) - flushes;
+            let flushed = machine.counters().flushes_local - flushes;
             let stolen = manager.stat(Stat::PgstealFile);
             assert!(stolen > 2000, "{stolen} pages were dropped");
             assert!(manager.stat(Stat::PgscanFile) >= 3 * stolen, "each was mapped three times");
@@ -301,6 +300,49 @@ fn marks_of_a_handler_outlive_reclaim() {
             mm.remove_write_protect_marks(VirtAddr(BASE + 100 * PAGE), PAGE).unwrap();
             store(machine, mm, BASE + 100 * PAGE, 1).unwrap();
             store(machine, mm, BASE + 101 * PAGE, 1).unwrap();
+        });
+    });
+}
+
+/// A fault that finds no memory goes from one kind of memory to the next when nothing is left of the one before.
+#[test]
+fn memory_that_is_cheap_to_bring_back_goes_first() {
+    with_manager(HostedConfig::new(32 * MIB), |machine, manager| {
+        let [unmapped, mapped] = [FileId(3), FileId(4)].map(|name| {
+            machine.files().set_size(name, MIB);
+            manager.open(name).unwrap()
+        });
+        run(manager, |mm| {
+            for (file, at) in [(&unmapped, BASE), (&mapped, 2 * BASE)] {
+                mm.mmap(&request(file, at, MIB, Sharing::Private)).unwrap();
+                mm.madvise(VirtAddr(at), MIB, Advice::PopulateRead).unwrap();
+            }
+            mm.munmap(VirtAddr(BASE), MIB).unwrap();
+            // Half of a folio waits to be split.
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            mm.mmap(&anonymous(3 * BASE, 2 * MIB)).unwrap();
+            store(machine, mm, 3 * BASE, 1).unwrap();
+            mm.munmap(VirtAddr(3 * BASE + MIB), MIB).unwrap();
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            mm.mmap(&anonymous(4 * BASE, MIB)).unwrap();
+            (0..256).for_each(|page| store(machine, mm, 4 * BASE + page * PAGE, 1).unwrap());
+            mm.madvise(VirtAddr(4 * BASE), MIB, Advice::Free).unwrap();
+            let left = || {
+                let (split, freed) = (manager.stat(Stat::ThpSplitPage), manager.stat(Stat::Pglazyfreed));
+                [unmapped.resident(), 1 - split, mapped.resident(), 256 - freed]
+            };
+            let full = left();
+            mm.mmap(&anonymous(16 * BASE, 64 * MIB)).unwrap();
+            let mut at = 16 * BASE;
+            while mm.fault(VirtAddr(at), Access::Write).is_ok() {
+                let now = left();
+                for kind in 1..4 {
+                    let before = now[..kind].iter().sum::<u64>();
+                    assert!(before == 0 || now[kind] == full[kind], "{now:?} of {full:?}");
+                }
+                at += PAGE;
+            }
+            assert_eq!(left(), [0; 4]);
         });
     });
 }

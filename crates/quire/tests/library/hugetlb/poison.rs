@@ -8,7 +8,7 @@ use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
 use quire::manager::{Config, Failed};
 use quire::page_alloc::{NodeSet, Verdict};
 use quire::vm::Sharing::{Private, Shared};
-use quire::vm::{Access, Advice, Mm, Remap};
+use quire::vm::{Access, Advice, MapRequest, Mm, Remap};
 
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, info, load, of_file, private, store, with_pool, within,
@@ -78,6 +78,27 @@ fn a_mapping_with_markers_goes_with_its_promises() {
         mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
         assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
         mm.validate().unwrap();
+        mm.exit();
+    });
+}
+
+#[test]
+fn a_marker_moves_to_where_small_pages_moved_away() {
+    with_pool(HugeSize::Size2M, 256 << 20, 4, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let (to, away) = (VirtAddr(BASE + 32 * HUGE), VirtAddr(BASE + 64 * HUGE + 4096));
+        mm.mmap(&MapRequest { len: 4096, huge: None, ..private(to.0, 1) }).unwrap();
+        mm.mmap(&private(BASE, 1)).unwrap();
+        within(&mm, || {
+            store(machine, &mm, to.0, 1).unwrap();
+            store(machine, &mm, BASE, 1).unwrap();
+            mm.mremap(to, 4096, 4096, Remap::Fixed(away)).unwrap();
+        });
+        assert_eq!(fail_under(machine, manager, &mm, BASE), Failed::Huge(HugeFailure::Dissolved));
+        mm.mremap(VirtAddr(BASE), HUGE, HUGE, Remap::Fixed(to)).unwrap();
+        assert_eq!(told(&mm, to.0), Some(FaultError::Poisoned));
+        mm.munmap(to, HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
         mm.exit();
     });
 }

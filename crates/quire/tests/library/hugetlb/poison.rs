@@ -11,7 +11,7 @@ use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, MapRequest, Mm, Remap};
 
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, Space, info, load, of_file, private, store, with_pool, within,
+    BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, with_pool, within,
 };
 use testkit::ranges_of;
 
@@ -98,6 +98,51 @@ fn a_marker_moves_to_where_small_pages_moved_away() {
         mm.mremap(VirtAddr(BASE), HUGE, HUGE, Remap::Fixed(to)).unwrap();
         assert_eq!(told(&mm, to.0), Some(FaultError::Poisoned));
         mm.munmap(to, HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+        mm.exit();
+    });
+}
+
+/// A hole, or a nearer end, takes the marker of a private page. The place is reserved again, as if its page
+/// had gone (invariant 10).
+#[test]
+fn a_hole_takes_a_marker_and_reserves_its_place_again() {
+    for truncate in [false, true] {
+        with_pool(HugeSize::Size2M, 256 << 20, 6, |machine, manager| {
+            let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&of_file(&file, Private, BASE, (0, 2))).unwrap();
+            within(&mm, || {
+                (0..2).for_each(|page| store(machine, &mm, BASE + page * HUGE, 1).unwrap());
+            });
+            let failed = fail_under(machine, manager, &mm, BASE + HUGE);
+            assert_eq!(failed, Failed::Huge(HugeFailure::Dissolved));
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+            match truncate {
+                true => file.truncate(HUGE).unwrap(),
+                false => file.punch_hole(HUGE..2 * HUGE).unwrap(),
+            }
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+            check(manager);
+            mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+            mm.exit();
+        });
+    }
+}
+
+/// Where the pool has no page to reserve, the marker stays, and its place goes without one.
+#[test]
+fn a_hole_leaves_a_marker_whose_place_cannot_be_reserved() {
+    with_pool(HugeSize::Size2M, 256 << 20, 1, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size2M, HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+        within(&mm, || store(machine, &mm, BASE, 1).unwrap());
+        assert_eq!(fail_under(machine, manager, &mm, BASE), Failed::Huge(HugeFailure::Dissolved));
+        file.punch_hole(0..HUGE).unwrap();
+        assert_eq!(told(&mm, BASE), Some(FaultError::Poisoned));
+        mm.munmap(VirtAddr(BASE), HUGE).unwrap();
         assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
         mm.exit();
     });

@@ -172,3 +172,30 @@ fn unmap_beside_a_mapping(
     check(manager);
     (held.calls, held.second.is_none())
 }
+
+/// A process forks while a hole takes its page: the child keeps no leaf of it, and the page is reserved again
+/// to the parent (invariant 10).
+#[test]
+fn a_page_that_a_hole_takes_beside_a_fork_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let file = manager.huge_file(Size2M, HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let punch = || file.punch_hole(0..HUGE).unwrap();
+            let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, punch, || mm.fork().unwrap());
+            let place = format!("at moment {moment} of {}", held.calls);
+            assert!(machine.probe(held.second.root(), VirtAddr(BASE)).is_none(), "{place}");
+            assert_eq!(info(manager, Size2M).reserved, 1, "{place}");
+            mm.exit();
+            held.second.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}

@@ -120,6 +120,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
             gather.finish();
             debug_assert!(done.is_ok(), "leaves of whole pages are counted in their record");
         });
+        self.huge().offer_alike(pages, [old, new.frame]);
         let unused = pages.frames().end_huge_move(new.frame);
         if unused && pages.frames().take_renewed(new.frame) {
             // The leaf that went last had come from the old page, which now serves the reservation when it goes back.

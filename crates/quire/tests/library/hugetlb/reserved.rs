@@ -199,3 +199,33 @@ fn a_page_that_a_hole_takes_beside_a_fork_is_reserved_again() {
         assert!(in_time > 5, "{in_time}");
     });
 }
+
+/// A parent unmaps its page while it moves. Its reservation ends, and the file system keeps the page for its
+/// minimum once the child gives it up, in whichever frames that is.
+#[test]
+fn a_file_system_keeps_a_page_that_is_unmapped_while_it_moves() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 4, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 1 }).unwrap();
+            let file = fs.create(HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let unmap = || mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), unmap);
+            child.exit();
+            let now = fs.info();
+            assert_eq!(now, HugeFsInfo { used: 0, kept: 1, max: 4 }, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}

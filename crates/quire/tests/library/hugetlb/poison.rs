@@ -3,7 +3,7 @@
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
-use quire::error::FaultError;
+use quire::error::{FaultError, MmError};
 use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
 use quire::manager::{Config, Failed};
 use quire::page_alloc::{NodeSet, Verdict};
@@ -172,6 +172,12 @@ fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
         assert_eq!([told(&mm, BASE + HUGE), told(&mm, private + HUGE), told(&other, BASE + HUGE)], [bad; 3]);
         assert_eq!(mm.fault(VirtAddr(private + HUGE), Access::Write).err(), bad, "nor is it copied");
         assert_eq!((mm.rss().huge, other.rss().huge), (2 * 512, 512));
+        // Nor does the kernel read it.
+        let mut bytes = [1; 8];
+        assert_eq!(file.read_at(HUGE + 8192, &mut bytes), Err(MmError::Io));
+        assert_eq!(file.read_at(HUGE + 8188, &mut bytes), Ok(4), "up to the bad frame");
+        assert_eq!(file.read_at(HUGE, &mut bytes), Ok(8), "another frame of the page");
+        assert_eq!(bytes, 5_u64.to_le_bytes());
         assert_eq!([told(&mm, BASE), told(&mm, private), told(&other, BASE)], [None; 3]);
         file.punch_hole(HUGE..2 * HUGE).unwrap();
         assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (5, 1));

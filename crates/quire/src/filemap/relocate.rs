@@ -48,12 +48,13 @@ impl FileTable {
     }
 
     /// Moves a page that the caller made busy and unmapped to another frame, of these nodes or near, and ends
-    /// its busy state. Where there is no frame and the page can be read again, it is dropped.
+    /// its busy state. Where there is no frame, the page is dropped if it can be read again and is not
+    /// `locked`.
     pub(crate) fn move_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,
-        index: u64,
+        (index, locked): (u64, bool),
         nodes: Option<NodePolicy>,
     ) -> MovedPage {
         let (node, platform) = (file.node(), pages.platform());
@@ -77,7 +78,7 @@ impl FileTable {
             cached.set_frame(index, to);
         } else if mapped {
             return MovedPage::Mapped;
-        } else if page.is_dirty() || !matches!(node.kind(), super::FileKind::Paged(_)) {
+        } else if locked || page.is_dirty() || !matches!(node.kind(), super::FileKind::Paged(_)) {
             return MovedPage::OutOfMemory;
         } else {
             cached.remove(index, |memory| self.free_radix(pages, memory));

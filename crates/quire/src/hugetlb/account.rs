@@ -109,6 +109,14 @@ impl HugePools<'_> {
         pages.frames().huge_note(frame).fetch_or(note, Ordering::Relaxed);
     }
 
+    /// Offers both pages of a move if one is offered: from now on either may be the one that goes back. (A
+    /// file system keeps no more than its minimum.)
+    pub(crate) fn offer_alike<P: Platform>(&self, pages: &PageAllocator<'_, P>, [old, new]: [Frame; 2]) {
+        for (from, to) in [(old, new), (new, old)] {
+            self.offer(pages, to, Owed::of(pages, from).offered);
+        }
+    }
+
     /// Charges and takes a page for a process, reserved or not. It has marks of what is zero; before the
     /// caller stores to it, or others can, it forgets them.
     ///

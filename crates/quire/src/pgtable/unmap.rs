@@ -138,6 +138,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
+    /// Detaches the tables of the range that lie wholly inside the limits and map nothing. Exclusive.
+    pub(crate) fn detach_unused(&self, zap: &Zap, gather: &mut MmuGather<'_, '_, P>) {
+        debug_assert!(zap.detach && zap.limits.covers(zap.range));
+        self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
+    }
+
     /// Does what [`Self::unmap_cut`] does for a range of one page, without a gather; returns the change of
     /// resident memory. `None`, with nothing changed, for larger ranges, for a table that would be detached,
     /// and where no leaf is.
@@ -204,6 +210,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let extent = table.extent(rest.start);
             if pass.tables && zap.limits.covers(extent) {
                 self.detach(table, extent, rest.start, gather);
+                if pass.leaves || !self.context.zap().is_by_table() {
+                    self.allocator.count(Stat::ZapTable, 1);
+                }
                 return extent.end.min(rest.end);
             }
             shared = entry.is_shared_table(table.level());
@@ -249,7 +258,6 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             gather.note_begin(entry.frame(), first);
         }
         gather.owe_tables(extent);
-        self.allocator.count(Stat::ZapTable, 1);
     }
 
     /// Unmaps the entries of a lowest-level table; returns where to go on.

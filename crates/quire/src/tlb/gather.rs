@@ -230,6 +230,11 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.begins.get_or_insert((table, first));
     }
 
+    /// The flush that is owed, for code that takes a batch.
+    pub(crate) fn owed(&mut self) -> &mut FlushBatch {
+        &mut self.owed
+    }
+
     /// Owes a flush of the leaves of `stride` in `range`.
     #[inline]
     pub(crate) fn owe(&mut self, range: VirtRange, stride: PageSize) {

@@ -250,8 +250,10 @@ impl<P: Platform> Collapse<'_, '_, P> {
             self.copy_pages(&moving, copier);
         }
         let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(block));
-        // Map locked pages again, with or without a larger leaf. If the file cannot be closed, faults do.
-        if locked && let Ok(closed) = self.close_soon(node) {
+        if locked {
+            // Map locked pages again, with or without a larger leaf, even if that must wait for users of the
+            // file: nothing else keeps these pages in memory.
+            let closed = self.close_soon(node).unwrap_or_else(|_| node.close(self.platform()));
             Migration::of(self.0).map_locked(&closed, &runs);
         }
         match (ours, moved) {

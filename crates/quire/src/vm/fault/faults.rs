@@ -194,10 +194,11 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
         if let Some(size) = found.leaf_size()
             && access == Access::Write
-            && caller == Caller::Access
             && !found.entry.has(EntryFlags::DIRTY)
+            && (caller == Caller::Access || found.entry.has(EntryFlags::LAZY_FREE))
         {
-            // Hardware would set the bit with the store. A secondary MMU would not.
+            // Hardware would set the bit with the store. A secondary MMU would not, and no store follows
+            // where a task populates.
             if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
                 return Ok(Step::Again);
             }

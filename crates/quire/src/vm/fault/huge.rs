@@ -25,6 +25,9 @@ use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
 use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::space::rss::Counted;
 
+/// Walks of a family that find no leaf of a page, though it has several, before a store is refused.
+const TAKE_BACK_WALKS: usize = 4;
+
 /// A private huge page that is not mapped yet.
 pub(in crate::vm) struct Own {
     pub(in crate::vm) frame: Frame,
@@ -176,10 +179,13 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     /// that it is lost. The caller holds no lock. (Linux: `unmap_ref_private`.)
     pub(in crate::vm) fn take_back(self, frame: Frame) -> Result<(), FaultError> {
         let own = self.mapper.number();
-        match MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own) {
-            0 if self.memory.pages().counts().mapcount(frame) > 1 => Err(FaultError::NoHugePage),
-            _ => Ok(()),
-        }
+        // A child may end before a walk of the family comes to it, and another one be born behind the walk's
+        // end.
+        let freed = (0..TAKE_BACK_WALKS).any(|_| {
+            let taken = MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own);
+            taken > 0 || self.memory.pages().counts().mapcount(frame) <= 1
+        });
+        if freed { Ok(()) } else { Err(FaultError::NoHugePage) }
     }
 
     /// Claims the place around an address; `None` while another task holds it, or the file is closed.

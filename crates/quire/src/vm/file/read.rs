@@ -78,7 +78,13 @@ impl<P: Platform> Reader<'_, '_, P> {
             },
             FileKind::Huge { order, .. } => {
                 let (page, inside) = (index / order.frames(), index % order.frames());
+                let frames = self.pages().frames();
                 match self.files().huge_page(self.platform(), file.node(), page) {
+                    Some(HugePage::Present { frame, .. })
+                        if frames.has_bad(frame) && frames.is_bad(frame.add(inside)) =>
+                    {
+                        Err(FaultError::Poisoned)
+                    }
                     Some(HugePage::Present { frame, .. }) => Ok(Some(frame.add(inside))),
                     Some(HugePage::Reserved { .. }) | None => Ok(None),
                 }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::addr::{Frame, FrameRange};
+use crate::addr::{Frame, FrameRange, VirtRange};
 use crate::arch::EntryFlags;
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
@@ -268,35 +268,55 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
 
     /// Unmaps these pages (of 4 KiB) of a file on which no task can fault, private ones too, in every address
     /// space. Mappings without reservations come first: then the pages of those with reservations go back at
-    /// once, and their reservations hold again.
+    /// once, and their reservations hold again. The second pass visits all mappings, each parent before its
+    /// children: one that was forked after the first pass has pages of its parent.
     fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
         PoolClears::of(self.0).cancel_of_file(file, pages);
-        for reserved in [false, true] {
-            ReverseMap::of(self.0)
-                .each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, reserved));
+        for all in [false, true] {
+            ReverseMap::of(self.0).each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, all));
         }
     }
 
-    fn unmap_huge_in(self, found: &FoundSpace<'_, '_, P>, pages: &Range<u64>, reserved: bool) {
+    fn unmap_huge_in(self, found: &FoundSpace<'_, '_, P>, pages: &Range<u64>, all: bool) {
         let mut gather = MmuGather::new(self.pages(), &found.body.context);
         found.each_part(pages, |vma, range| {
-            if vma.attributes.flags.contains(VmaFlags::RESERVED) != reserved {
+            let reserved = vma.attributes.flags.contains(VmaFlags::RESERVED);
+            if reserved && !all {
+                return;
+            }
+            let size = vma.attributes.huge_size().filter(|_| reserved);
+            if size.is_none_or(|size| self.renew_in(found, range, size)) {
+                self.unmap_whole(found, range, &mut gather);
                 return;
             }
             found.tables().runs(range, |run| {
-                if reserved && run.first.has(EntryFlags::ANON) {
-                    let first = run.first.frame();
-                    (0..run.count)
-                        .for_each(|at| self.pages().frames().renew_huge(first.add(at * run.size.frames())));
-                }
+                let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
+                self.unmap_whole(found, leaves, &mut gather);
             });
-            let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
-            debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
-            // Large leaves leave busy entries behind, which the next part must not meet.
-            gather.flush();
         });
         found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         self.huge().take_returned(self.pages());
+    }
+
+    /// Makes the reservations of private pages hold again that are about to be unmapped, and reserves others
+    /// for those that went bad. Returns `false` if the pool has none for these: then their markers must stay.
+    fn renew_in(self, found: &FoundSpace<'_, '_, P>, range: VirtRange, size: HugeSize) -> bool {
+        let tables = found.tables();
+        tables.runs(range, |run| {
+            if run.first.has(EntryFlags::ANON) {
+                let first = run.first.frame();
+                (0..run.count)
+                    .for_each(|at| self.pages().frames().renew_huge(first.add(at * run.size.frames())));
+            }
+        });
+        self.huge().reserve(self.pages(), size, tables.count_poison(range, size.leaf())).is_ok()
+    }
+
+    fn unmap_whole(self, found: &FoundSpace<'_, '_, P>, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        let done = found.tables().unmap(&Zap::leaves(range), gather);
+        debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
+        // Large leaves leave busy entries behind, which the next part must not meet.
+        gather.flush();
     }
 }
 

@@ -14,6 +14,7 @@ use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::tree::VmaBox;
+use crate::vm::userfault::changes::Notices;
 use crate::vm::verbs::place::Placing;
 use crate::vm::verbs::request::{MapRequest, Sharing};
 
@@ -88,13 +89,18 @@ impl<P: Platform> HugeMappings<'_, '_, P> {
                 return Err(error.into());
             }
         };
-        let made = Placing::of(self.0).map_node(request, node);
-        if made.is_ok() {
-            memory.huge().keep_reservations(memory.pages(), memory.files(), reservations);
-        } else {
-            memory.huge().drop_reservations(memory.pages(), memory.files(), reservations);
+        match Placing::of(self.0).place_node(request, node) {
+            Ok((range, flags, gone)) => {
+                memory.huge().keep_reservations(memory.pages(), memory.files(), reservations);
+                // Waits for handlers, which may need the right to resize the file.
+                Notices::of(self.0).discard_unmapped(gone);
+                Ok((range, flags))
+            }
+            Err(error) => {
+                memory.huge().drop_reservations(memory.pages(), memory.files(), reservations);
+                Err(error)
+            }
         }
-        made
     }
 
     /// Makes a file at least as long as a writable mapping of it, as `hugetlbfs` does.

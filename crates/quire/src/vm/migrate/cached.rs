@@ -75,7 +75,7 @@ impl<P: Platform> Migration<'_, '_, P> {
             let (runs, next) = self.files().begin_moving(self.platform(), file, range, at);
             let locked = self.unmap_to_move(file, &runs);
             for index in runs.indices() {
-                match self.files().move_page(self.pages(), file, index, nodes) {
+                match self.files().move_page(self.pages(), file, (index, locked), nodes) {
                     MovedPage::Gone => freed += 1,
                     MovedPage::Mapped => failed = failed.or(Some(MigrateError::Busy)),
                     MovedPage::OutOfMemory => failed = Some(MigrateError::OutOfMemory),

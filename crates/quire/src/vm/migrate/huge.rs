@@ -11,8 +11,9 @@
 //! tries again.
 //!
 //! *Pages of files.* The file is closed, so no task maps or uses a page of it. All leaves of the page are unmapped, it
-//! is copied, and the new page takes its place in the file. Faults map the new page. A page of a mapping that is
-//! registered with a handler of faults does not move: the handler may count on what is mapped.
+//! is copied, and the new page takes its place in the file. Faults map the new page. A page does not move
+//! while it is mapped by a mapping that is registered with a handler of faults, or by one that may map parts:
+//! only the page table says which parts exist, and a handler that is registered later counts on it.
 
 use core::ops::Range;
 
@@ -28,12 +29,12 @@ use crate::stats::Stat;
 use crate::tlb::MmuGather;
 use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
+use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::migrate::relocate::STRETCH;
 use crate::vm::rmap::reverse::{FoundSpace, ReverseMap, place_in};
 use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
-use crate::vm::userfault::Registration;
 
 /// What is to become of a page of a pool.
 #[derive(Clone, Copy)]
@@ -120,6 +121,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
             gather.finish();
             debug_assert!(done.is_ok(), "leaves of whole pages are counted in their record");
         });
+        self.huge().offer_alike(pages, [old, new.frame]);
         let unused = pages.frames().end_huge_move(new.frame);
         if unused && pages.frames().take_renewed(new.frame) {
             // The leaf that went last had come from the old page, which now serves the reservation when it goes back.
@@ -201,10 +203,9 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         let shown = index * size.order().frames()..(index + 1) * size.order().frames();
         let moved = if self.files().find_huge_page(self.platform(), file, old) != Some(index) {
             Err(MigrateError::NotMovable)
-        } else if self.has_handler(file, &shown) {
+        } else if !self.unmap_everywhere(file, &shown) {
             Err(MigrateError::Busy)
         } else {
-            ReverseMap::of(self.0).each_mapper(file, &shown, |found| self.unmap_in(found, &shown));
             pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
             self.copy_page(old, new.frame, size);
             pages.frames().copy_huge_note(old, new.frame);
@@ -225,15 +226,20 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         moved
     }
 
-    fn has_handler(self, file: &FileNode, shown: &Range<u64>) -> bool {
-        let mut found_one = false;
+    /// Unmaps these pages of a closed file, and leaves private ones. Returns `false` if a mapping must keep
+    /// its leaves. Those that are gone then come back by faults.
+    fn unmap_everywhere(self, file: &FileNode, shown: &Range<u64>) -> bool {
+        let mut all = true;
         ReverseMap::of(self.0).each_mapper(file, shown, |found| {
-            found.each_part(shown, |vma, _| found_one |= vma.attributes.handler != Registration::NONE);
+            // Under the lock under which they are unmapped: no handler is registered in between.
+            found.each_part(shown, |vma, range| all &= !keeps_leaves(found, vma, range));
+            if all {
+                self.unmap_in(found, shown);
+            }
         });
-        found_one
+        all
     }
 
-    /// Unmaps these pages of a closed file, and leaves private ones.
     fn unmap_in(self, found: &FoundSpace<'_, '_, P>, shown: &Range<u64>) {
         let mut gather = MmuGather::new(self.pages(), &found.body.context);
         found.each_part(shown, |_, range| {
@@ -262,4 +268,13 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
             self.platform().reschedule_point();
         }
     }
+}
+
+/// Whether what a mapping maps in the range must stay mapped: a handler of faults counts on it, now or later.
+fn keeps_leaves<P: Platform>(found: &FoundSpace<'_, '_, P>, vma: &Vma, range: VirtRange) -> bool {
+    let mut any = vma.attributes.handler.is_some();
+    if vma.attributes.flags.contains(VmaFlags::SPLIT) {
+        found.tables().runs(range, |_| any = true);
+    }
+    any
 }

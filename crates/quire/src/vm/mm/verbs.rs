@@ -66,8 +66,9 @@ impl<P: Platform> Mm<'_, P> {
     ///
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address or an end inside a huge page; [`MmError::NoMemory`] for
-    /// a hole, after everything before it was changed, or without any change when memory is out;
-    /// [`MmError::Access`] for a mapping that forbids the protection, after everything before it was changed.
+    /// a hole, after everything before it was changed, or when memory is out, after nothing was changed or,
+    /// of many locked mappings, the first were: as with Linux, the mappings tell which; [`MmError::Access`]
+    /// for a mapping that forbids the protection, after everything before it was changed.
     pub fn mprotect(&self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
         Mprotect::of(self.sleepable()).mprotect(addr, len, prot)
     }

@@ -17,11 +17,23 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
         let mapped = pages.memmap().blocks().filter_map(|(number, block)| {
             let gigantic = block.gigantic_maps.load(Ordering::Relaxed) > 0;
             let large = block.large_maps.load(Ordering::Relaxed) > 0;
-            let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+            let folio = match block.state() {
+                BlockState::Folio => true,
+                BlockState::FolioTail => !self.is_counted_with_head(number.first_frame()),
+                _ => false,
+            };
             let order = if gigantic { Order::GIGANTIC } else { Order::BLOCK };
             (folio && (gigantic || large)).then(|| (number.first_frame(), order))
         });
         mapped.filter(|(frame, _)| self.is_anonymous(*frame)).map(|(_, order)| order.frames()).sum()
+    }
+
+    /// Whether a leaf of 1 GiB maps the folio around the frame: then the folio's first block counts all of
+    /// it.
+    fn is_counted_with_head(self, frame: Frame) -> bool {
+        let head =
+            self.pages().frames().folio_start(frame).map(|head| self.pages().memmap().block(head.block()));
+        head.is_some_and(|head| head.gigantic_maps.load(Ordering::Relaxed) > 0)
     }
 
     /// Whether a mapped frame is neither a huge page's nor a file's.

@@ -125,8 +125,21 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
         hook.install(self.memory.platform(), |space| SpaceReclaim::of(space).drop_lazily_freed());
     }
 
-    /// Drops pages of this address space that `MADV_FREE` freed and no task stored to since.
+    /// Drops pages of this address space that `MADV_FREE` freed and no task stored to since, until some
+    /// memory is free. Returns how many frames became free: those that no other address space maps.
     fn drop_lazily_freed(self) -> u64 {
+        loop {
+            let (dropped, freed) = self.drop_some();
+            self.memory.pages().count(Stat::Pglazyfreed, freed);
+            if freed > 0 || dropped == 0 {
+                return freed;
+            }
+            self.memory.platform().reschedule_point();
+        }
+    }
+
+    /// Returns how many pages were dropped, and how many frames became free by it.
+    fn drop_some(self) -> (u64, u64) {
         let space = self.lock();
         let (runs, count) = self.lazy_runs(&space);
         let runs = &runs[..count];
@@ -140,6 +153,7 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
             debug_assert_eq!(done, Ok(()), "leaves begin and end where runs do");
         }
         owed.flush(self.memory.pages(), self.context());
+        let (counts, mut freed) = (self.memory.pages().counts(), 0);
         let mut gather = MmuGather::new(self.memory.pages(), self.context());
         for &run in runs {
             let mut at = run.start;
@@ -148,6 +162,9 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
                 let size = found.leaf_size().unwrap_or(PageSize::Size4K);
                 let leaf = VirtRange::from_len(at, size.bytes());
                 if found.entry.has(EntryFlags::LAZY_FREE) && !found.entry.has(EntryFlags::DIRTY) {
+                    let first = found.entry.frame();
+                    let alone = |at: &u64| counts.mapcount(first.add(*at)) == 1;
+                    freed += (0..size.frames()).filter(alone).count() as u64;
                     let done = self.tables().unmap(&Zap::leaves(leaf), &mut gather);
                     debug_assert_eq!(done, Ok(()), "whole leaves need no split");
                 }
@@ -156,9 +173,7 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
         }
         let change = gather.finish();
         self.add_rss(change, Counted::File);
-        let dropped = change.anon.unsigned_abs();
-        self.memory.pages().count(Stat::Pglazyfreed, dropped);
-        dropped
+        (change.anon.unsigned_abs(), freed)
     }
 
     /// The first runs of lazily freed leaves of which one is clean.

@@ -1,4 +1,4 @@
-//! Finds the highest gap in which a mapping fits.
+//! Finds the highest gap in which a mapping fits, and the gap around a range.
 
 use super::{Ptr, VmaTree};
 use crate::addr::{VirtAddr, VirtRange};
@@ -13,6 +13,13 @@ impl VmaTree {
 
     pub(super) fn max_gap(&self, at: Option<Ptr>) -> u64 {
         self.avl.sum(at).unwrap_or(0)
+    }
+
+    /// A range that is no part of a larger mapping, extended to the mappings beside it, or to the ends of `user`.
+    pub fn hole_around(&self, range: VirtRange, user: VirtRange) -> VirtRange {
+        let below = self.find_before(range.start).map_or(user.start, |vma| vma.range.end);
+        let above = self.find_from(range.end).map_or(user.end, |vma| vma.range.start);
+        VirtRange::new(below, above)
     }
 
     /// The highest place for `len` bytes inside `window`, aligned to `align`, clear of every mapping and of

@@ -8,8 +8,8 @@
 //! know yet that the page has moved, or is in two places. From announcement to entry no fault is read, so
 //! that a handler reads the change before the faults that it caused.
 //!
-//! A verb that takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short
-//! or punched), enters its change before it acts, so there is nothing to announce.
+//! A verb that takes pages away, now or later, and leaves the range registered (`MADV_DONTNEED`, `MADV_FREE`,
+//! a file that is cut short or punched), enters its change before it acts, so there is nothing to announce.
 //!
 //! A task that waits for a page of the range goes on, faults anew, and finds what is there now.
 #![forbid(unsafe_code)]

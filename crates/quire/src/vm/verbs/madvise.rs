@@ -285,6 +285,10 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
             return self.mark_lazily_freed(&space, range);
         }
         drop(space);
+        // From now on the pages may go at any time.
+        if let Some(part) = self.removable(range, is_lazily_freeable) {
+            Notices::of(self.0).tell_removed(part);
+        }
         self.mark_lazily_freed(&self.lock(), range)
     }
 
@@ -292,9 +296,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
     fn mark_lazily_freed(self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         let covered = covers(space, range);
         let range = range.intersect(space.layout.user);
-        let (part, outcome) = prefix(space.tree.overlapping(range), range, |vma| {
-            vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED)
-        });
+        let (part, outcome) = prefix(space.tree.overlapping(range), range, is_lazily_freeable);
         if part.is_empty() {
             // Nothing will be freed, so large leaves at the ends need no split.
             return outcome.and(covered);
@@ -370,6 +372,10 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
             FaultError::Io => MmError::Io,
         })
     }
+}
+
+fn is_lazily_freeable(vma: &VmaAttributes) -> bool {
+    vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED)
 }
 
 /// The part of the range before the first of these mappings in it that does not suit, and the error for that

@@ -220,7 +220,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
         let prepared =
             found.ok_or(MmError::Fault).and(cleared).and_then(|()| self.note_of_move(space, part, to));
         let moved = prepared.and_then(|note| {
-            let moved = self.move_leaves(part.source.start, part.dest, part.source.len());
+            let moved = self.move_leaves(space, part.source, part.dest, !to.leaves_mapping());
             if moved.is_err() {
                 self.memory.discard_list(note);
                 return moved;

@@ -10,7 +10,7 @@ use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
-use crate::vm::tree::{VmaList, VmaTree, edit};
+use crate::vm::tree::{VmaList, edit};
 use crate::vm::userfault::changes::Notices;
 
 handle! { Munmap of AddressSpace }
@@ -52,14 +52,7 @@ impl<P: Platform> Munmap<'_, '_, P> {
             PoolClears::of(self.memory).cancel(self.body(), range);
             gone.iter().for_each(|vma| Reservations::of(self.0).end_reservations(vma));
         }
-        self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user), cut);
+        self.zap(gone.iter(), range, space.tree.hole_around(range, space.layout.user), cut);
         Ok(gone)
     }
-}
-
-/// The range, where nothing is mapped, extended to the neighbouring mappings.
-fn free_around(tree: &VmaTree, range: VirtRange, user: VirtRange) -> VirtRange {
-    let below = tree.find_before(range.start).map_or(user.start, |vma| vma.range.end);
-    let above = tree.find_from(range.end).map_or(user.end, |vma| vma.range.start);
-    VirtRange::new(below, above)
 }

@@ -29,22 +29,28 @@ impl<P: Platform> Placing<'_, '_, P> {
         request: &MapRequest<'_>,
         node: VmaBox,
     ) -> Result<(VirtRange, VmaFlags), MmError> {
+        let (range, flags, gone) = self.place_node(request, node)?;
+        Notices::of(self.0).discard_unmapped(gone);
+        Ok((range, flags))
+    }
+
+    /// As [`Self::map_node`]. Also returns the mappings that were there, which the caller passes to
+    /// [`Notices::discard_unmapped`] once it holds nothing that a handler may need.
+    pub(in crate::vm) fn place_node(
+        self,
+        request: &MapRequest<'_>,
+        node: VmaBox,
+    ) -> Result<(VirtRange, VmaFlags, VmaList), MmError> {
         let mut space = self.lock();
         let made = self.map_locked(&mut space, request, node);
         if let Ok((.., gone)) = &made {
             Notices::of(self.0).announce_unmapped(gone);
         }
         drop(space);
-        match made {
-            Ok((range, flags, gone)) => {
-                Notices::of(self.0).discard_unmapped(gone);
-                Ok((range, flags))
-            }
-            Err((error, node)) => {
-                self.memory.discard(node);
-                Err(error)
-            }
-        }
+        made.map_err(|(error, node)| {
+            self.memory.discard(node);
+            error
+        })
     }
 
     fn map_locked(

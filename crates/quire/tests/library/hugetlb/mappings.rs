@@ -1,6 +1,7 @@
 //! Mappings of huge pages by a program: the questions of libhugetlbfs's suite (readback, private, shared,
 //! fork-cow, misalign, mremap, mprotect, mlock, madvise, reservations), as cases of our own.
 
+use hosted::Hosted;
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::HugeSize;
@@ -8,7 +9,7 @@ use quire::page_alloc::NodeSet;
 use quire::vm::{Advice, MapRequest, Placement, Remap, Sharing};
 
 use crate::hugetlb::world::{
-    BASE, HUGE, R, RW, fork, free_and_promised, info, load, private, ranges, run, store, with_config,
+    BASE, HUGE, R, RW, Space, fork, free_and_promised, info, load, private, ranges, run, store, with_config,
     with_huge, within,
 };
 
@@ -186,6 +187,47 @@ fn moved_pages_keep_their_contents_and_promises() {
             mm.switch_out();
             within(&child, || assert_eq!(load(machine, &child, far.0), Ok(1)));
             mm.switch_in();
+        });
+    });
+}
+
+/// Maps a small page at an address, and moves it away to another place in its table.
+fn map_small_and_move_away(machine: &Hosted, mm: &Space<'_>, addr: u64) {
+    mm.mmap(&MapRequest { len: 4096, huge: None, ..private(addr, 1) }).unwrap();
+    store(machine, mm, addr, 1).unwrap();
+    let to = VirtAddr(BASE + 64 * HUGE + 4096);
+    assert_eq!(mm.mremap(VirtAddr(addr), 4096, 4096, Remap::Fixed(to)), Ok(to));
+}
+
+/// A table that small pages have left would keep the huge page out, and the fault would be tried again for
+/// ever.
+#[test]
+fn a_huge_page_is_mapped_where_small_pages_moved_away() {
+    with_huge(2, |machine, manager| {
+        run(manager, |mm| {
+            map_small_and_move_away(machine, mm, BASE);
+            mm.mmap(&private(BASE, 1)).unwrap();
+            store(machine, mm, BASE, 5).unwrap();
+            assert_eq!(load(machine, mm, BASE), Ok(5));
+        });
+    });
+}
+
+/// Where a table of small pages was left, the huge page would move as 512 leaves, and would no longer be
+/// known as one whose reservation was used.
+#[test]
+fn a_huge_page_moves_whole_to_where_small_pages_moved_away() {
+    with_huge(2, |machine, manager| {
+        run(manager, |mm| {
+            let to = VirtAddr(BASE + 32 * HUGE);
+            map_small_and_move_away(machine, mm, to.0);
+            mm.mmap(&private(BASE, 1)).unwrap();
+            store(machine, mm, BASE, 7).unwrap();
+            assert_eq!(mm.mremap(VirtAddr(BASE), HUGE, HUGE, Remap::Fixed(to)), Ok(to));
+            assert_eq!(machine.probe(mm.root(), to).map(|leaf| leaf.frames), Some(512));
+            assert_eq!(load(machine, mm, to.0), Ok(7));
+            mm.munmap(to, HUGE).unwrap();
+            assert_eq!(free_and_promised(manager), (2, 0));
         });
     });
 }

@@ -3,15 +3,15 @@
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
-use quire::error::FaultError;
+use quire::error::{FaultError, MmError};
 use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
 use quire::manager::{Config, Failed};
 use quire::page_alloc::{NodeSet, Verdict};
 use quire::vm::Sharing::{Private, Shared};
-use quire::vm::{Access, Advice, Mm, Remap};
+use quire::vm::{Access, Advice, MapRequest, Mm, Remap};
 
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, Space, info, load, of_file, private, store, with_pool, within,
+    BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, with_pool, within,
 };
 use testkit::ranges_of;
 
@@ -82,6 +82,72 @@ fn a_mapping_with_markers_goes_with_its_promises() {
     });
 }
 
+#[test]
+fn a_marker_moves_to_where_small_pages_moved_away() {
+    with_pool(HugeSize::Size2M, 256 << 20, 4, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let (to, away) = (VirtAddr(BASE + 32 * HUGE), VirtAddr(BASE + 64 * HUGE + 4096));
+        mm.mmap(&MapRequest { len: 4096, huge: None, ..private(to.0, 1) }).unwrap();
+        mm.mmap(&private(BASE, 1)).unwrap();
+        within(&mm, || {
+            store(machine, &mm, to.0, 1).unwrap();
+            store(machine, &mm, BASE, 1).unwrap();
+            mm.mremap(to, 4096, 4096, Remap::Fixed(away)).unwrap();
+        });
+        assert_eq!(fail_under(machine, manager, &mm, BASE), Failed::Huge(HugeFailure::Dissolved));
+        mm.mremap(VirtAddr(BASE), HUGE, HUGE, Remap::Fixed(to)).unwrap();
+        assert_eq!(told(&mm, to.0), Some(FaultError::Poisoned));
+        mm.munmap(to, HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+        mm.exit();
+    });
+}
+
+/// A hole, or a nearer end, takes the marker of a private page. The place is reserved again, as if its page
+/// had gone (invariant 10).
+#[test]
+fn a_hole_takes_a_marker_and_reserves_its_place_again() {
+    for truncate in [false, true] {
+        with_pool(HugeSize::Size2M, 256 << 20, 6, |machine, manager| {
+            let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&of_file(&file, Private, BASE, (0, 2))).unwrap();
+            within(&mm, || {
+                (0..2).for_each(|page| store(machine, &mm, BASE + page * HUGE, 1).unwrap());
+            });
+            let failed = fail_under(machine, manager, &mm, BASE + HUGE);
+            assert_eq!(failed, Failed::Huge(HugeFailure::Dissolved));
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+            match truncate {
+                true => file.truncate(HUGE).unwrap(),
+                false => file.punch_hole(HUGE..2 * HUGE).unwrap(),
+            }
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+            check(manager);
+            mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+            mm.exit();
+        });
+    }
+}
+
+/// Where the pool has no page to reserve, the marker stays, and its place goes without one.
+#[test]
+fn a_hole_leaves_a_marker_whose_place_cannot_be_reserved() {
+    with_pool(HugeSize::Size2M, 256 << 20, 1, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size2M, HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+        within(&mm, || store(machine, &mm, BASE, 1).unwrap());
+        assert_eq!(fail_under(machine, manager, &mm, BASE), Failed::Huge(HugeFailure::Dissolved));
+        file.punch_hole(0..HUGE).unwrap();
+        assert_eq!(told(&mm, BASE), Some(FaultError::Poisoned));
+        mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 0);
+        mm.exit();
+    });
+}
+
 /// All its mappings are removed. A program that touches its address gets an error, and never zeroes in place
 /// of the lost contents. The page leaves the pool when the file drops it.
 #[test]
@@ -106,6 +172,12 @@ fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
         assert_eq!([told(&mm, BASE + HUGE), told(&mm, private + HUGE), told(&other, BASE + HUGE)], [bad; 3]);
         assert_eq!(mm.fault(VirtAddr(private + HUGE), Access::Write).err(), bad, "nor is it copied");
         assert_eq!((mm.rss().huge, other.rss().huge), (2 * 512, 512));
+        // Nor does the kernel read it.
+        let mut bytes = [1; 8];
+        assert_eq!(file.read_at(HUGE + 8192, &mut bytes), Err(MmError::Io));
+        assert_eq!(file.read_at(HUGE + 8188, &mut bytes), Ok(4), "up to the bad frame");
+        assert_eq!(file.read_at(HUGE, &mut bytes), Ok(8), "another frame of the page");
+        assert_eq!(bytes, 5_u64.to_le_bytes());
         assert_eq!([told(&mm, BASE), told(&mm, private), told(&other, BASE)], [None; 3]);
         file.punch_hole(HUGE..2 * HUGE).unwrap();
         assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (5, 1));

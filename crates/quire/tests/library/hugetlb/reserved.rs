@@ -1,5 +1,7 @@
 //! What was reserved stays reserved: beside verbs that fail, pages that move, and other tasks' mappings.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
@@ -7,6 +9,7 @@ use quire::addr::VirtAddr;
 use quire::error::MmError;
 use quire::hugetlb::HugeSize::{Size1G, Size2M};
 use quire::hugetlb::{HugeFsInfo, HugeFsLimits, PoolInfo};
+use quire::platform::Context;
 use quire::vm::Sharing::{self, Private, Shared};
 use quire::vm::{Access, Advice, MapRequest, Mm};
 use testkit::held_up;
@@ -171,4 +174,126 @@ fn unmap_beside_a_mapping(
     assert_eq!(fs.info(), HugeFsInfo { used: 0, kept: 1, max: 4 }, "at moment {moment}");
     check(manager);
     (held.calls, held.second.is_none())
+}
+
+/// A process forks while a hole takes its page: the child keeps no leaf of it, and the page is reserved again
+/// to the parent (invariant 10).
+#[test]
+fn a_page_that_a_hole_takes_beside_a_fork_is_reserved_again() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let file = manager.huge_file(Size2M, HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let punch = || file.punch_hole(0..HUGE).unwrap();
+            let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, punch, || mm.fork().unwrap());
+            let place = format!("at moment {moment} of {}", held.calls);
+            assert!(machine.probe(held.second.root(), VirtAddr(BASE)).is_none(), "{place}");
+            assert_eq!(info(manager, Size2M).reserved, 1, "{place}");
+            mm.exit();
+            held.second.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
+/// A parent unmaps its page while it moves. Its reservation ends, and the file system keeps the page for its
+/// minimum once the child gives it up, in whichever frames that is.
+#[test]
+fn a_file_system_keeps_a_page_that_is_unmapped_while_it_moves() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 4, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 1 }).unwrap();
+            let file = fs.create(HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = mm.fork().unwrap();
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let unmap = || mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), unmap);
+            child.exit();
+            let now = fs.info();
+            assert_eq!(now, HugeFsInfo { used: 0, kept: 1, max: 4 }, "at moment {moment} of {}", held.calls);
+            mm.exit();
+            drop(file);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
+/// Runs `store` on CPU 0. At its calls of the platform with these numbers, CPU 1 makes its first and its
+/// second step. Returns how many calls there were, and what `store` returned.
+fn at_two_moments<A: Send>(
+    machine: &Hosted,
+    moments: [u64; 2],
+    store: impl Fn() -> A + Sync,
+    steps: [&(dyn Fn() + Sync); 2],
+) -> (u64, A) {
+    let [asked, done] = [const { AtomicUsize::new(0) }; 2];
+    let calls = AtomicU64::new(0);
+    let mut ends = machine.spawn_cpus(2, |cpu| {
+        if cpu.0 == 1 {
+            for (number, step) in steps.into_iter().enumerate() {
+                testkit::within(Duration::from_secs(10), || asked.load(Ordering::SeqCst) > number);
+                step();
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+            return None;
+        }
+        let hold_up = || {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            for (number, _) in moments.into_iter().enumerate().filter(|&(_, moment)| moment == call) {
+                asked.store(number + 1, Ordering::SeqCst);
+                testkit::unless_stuck(machine, PATIENCE, || done.load(Ordering::SeqCst) > number);
+            }
+        };
+        let ran =
+            machine.interrupt_at_calls(InterruptPlan::Every(1), Context::HardInterrupt, hold_up, &store);
+        asked.store(2, Ordering::SeqCst);
+        Some(ran.result)
+    });
+    let result = ends.swap_remove(0).expect("CPU 0 did its part");
+    (calls.into_inner(), result)
+}
+
+/// A store takes the page back that its process shares with a child. If that child ends and another one comes
+/// meanwhile, the other one loses the page.
+#[test]
+fn a_store_gets_its_reserved_page_beside_forks() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
+        let scene = |moments: [u64; 2]| {
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                mm.mmap(&private(BASE, 1)).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let child = Mutex::new(Some(mm.fork().unwrap()));
+            let other = Mutex::new(None);
+            let exit = || child.lock().unwrap().take().into_iter().for_each(Mm::exit);
+            let fork = || *other.lock().unwrap() = Some(mm.fork().unwrap());
+            let stores = || mm.fault(VirtAddr(BASE), Access::Write).map(drop);
+            let (calls, stored) = at_two_moments(machine, moments, stores, [&exit, &fork]);
+            assert_eq!(stored, Ok(()), "at moments {moments:?} of {calls}");
+            other.into_inner().unwrap().into_iter().for_each(Mm::exit);
+            mm.exit();
+            check(manager);
+            calls
+        };
+        let calls = scene([u64::MAX; 2]);
+        for first in 0..calls {
+            (first + 1..calls).for_each(|second| _ = scene([first, second]));
+        }
+    });
 }

@@ -1,7 +1,7 @@
 //! One folio moves: its mappings, their rights, and its contents.
 
 use hosted::raw::RawPages;
-use hosted::{Hosted, HostedConfig};
+use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MigrateError;
 use quire::page_alloc::Gfp;
@@ -251,6 +251,29 @@ fn pages_of_shmem_move_under_all_their_mappings() {
             }
             other.validate().unwrap();
             other.exit();
+        });
+    });
+}
+
+/// A page that could be read again is dropped for want of a frame, but not where it is locked.
+#[test]
+fn a_locked_page_of_a_file_stays_when_there_is_no_frame_for_it() {
+    small(|machine, manager| {
+        machine.files().set_size(FileId(3), 2 * PAGE);
+        run(manager, |mm| {
+            let file = manager.open(FileId(3)).unwrap();
+            mm.mmap(&shared(BASE, &file, 2)).unwrap();
+            mm.mlock(VirtAddr(BASE), PAGE, false).unwrap();
+            mm.fault(VirtAddr(BASE + PAGE), Access::Read).unwrap();
+            let [locked, other] = [0, 1].map(|page| frame_at(machine, mm, BASE + page * PAGE));
+            machine.set_failures(FailurePlan::From(0));
+            let hoard: Vec<_> =
+                std::iter::from_fn(|| manager.pages().alloc(Gfp::USER, Order::FRAME).ok()).collect();
+            assert_eq!(manager.migrate(locked), Err(MigrateError::OutOfMemory));
+            assert_eq!(manager.migrate(other), Ok(1), "it is dropped");
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!((find_frame(machine, mm, BASE), file.resident()), (Some(locked), 1));
+            hoard.into_iter().for_each(|folio| manager.pages().free(folio).unwrap());
         });
     });
 }

@@ -206,6 +206,32 @@ fn what_is_given_up_is_missing_again() {
     });
 }
 
+/// Pages that are freed lazily may go at any time, so the handler is told before that.
+#[test]
+fn what_is_freed_lazily_is_removed() {
+    machine_of("free", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = curious(manager);
+        mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
+        register(&mm, &handler, BASE, 4 * PAGE, MISSING);
+        (0..4).for_each(|page| assert_eq!(copy(&mm, BASE + page * PAGE, page, WAKE), Ok(PAGE)));
+        let (read, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        machine.spawn_cpus(2, |cpu| {
+            if cpu.0 == 0 {
+                mm.madvise(VirtAddr(BASE + PAGE), 6 * PAGE, Advice::Free).unwrap();
+                over.store(true, Ordering::SeqCst);
+                return;
+            }
+            while !over.load(Ordering::SeqCst) {
+                read.lock().unwrap().extend(handler.next_event().map(TakenEvent::keep));
+            }
+        });
+        let removed = UserfaultEvent::Remove { space: mm.number(), range: range(BASE + PAGE, 3 * PAGE) };
+        assert_eq!(read.into_inner().unwrap(), [removed]);
+        mm.validate().unwrap();
+    });
+}
+
 #[test]
 fn a_thread_that_waits_for_a_page_behind_a_nearer_end_is_told_so() {
     machine_of("truncate", 3, |machine, manager| {

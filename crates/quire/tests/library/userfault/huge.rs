@@ -7,8 +7,12 @@ use quire::addr::VirtAddr;
 use quire::error::{FaultError, UserfaultError};
 use quire::hugetlb::HugeSize;
 use quire::page_alloc::NodeSet;
-use quire::vm::{Access, Advice, Answer, AnswerMode, File, MapRequest, Sharing, UserfaultKind};
+use quire::vm::{
+    Access, Advice, Answer, AnswerMode, File, MapRequest, Sharing, TakenEvent, UserfaultChanges,
+    UserfaultEvent, UserfaultKind,
+};
 
+use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, of_file, program_and_handler,
     register, watched,
@@ -384,5 +388,31 @@ fn children_have_what_is_poisoned() {
             }
         }
         machine.assert_clean();
+    });
+}
+
+/// The task that maps shared huge pages over registered memory waits for the handler, which needs the file.
+#[test]
+fn a_handler_may_change_the_file_that_is_mapped_over_its_memory() {
+    watched("mapped over", 20, || {
+        with_pool("mapped over", 2, |machine, manager| {
+            let mm = manager.new_mm().unwrap();
+            let handler = manager.userfault(UserfaultChanges::ALL).unwrap();
+            let file = huge_file(manager, 2);
+            mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+            register(&mm, &handler, BASE, HUGE, MISSING);
+            machine.spawn_cpus(2, |cpu| {
+                if cpu.0 == 0 {
+                    mm.mmap(&of_file(&file, Sharing::Shared, BASE, HUGE)).unwrap();
+                    return;
+                }
+                until(|| handler.info().changes == 1);
+                file.allocate(HUGE..2 * HUGE).unwrap();
+                let event = handler.wait_event().map(TakenEvent::keep);
+                assert!(matches!(event, Some(UserfaultEvent::Unmap { .. })), "{event:?}");
+            });
+            assert_eq!(file.huge_pages(), (1, 1));
+            mm.exit();
+        });
     });
 }

@@ -109,6 +109,28 @@ fn locked_memory_is_dropped_if_that_is_meant() {
     });
 }
 
+/// Populating for stores ends `MADV_FREE` as a store does. Locking a page does, too.
+#[test]
+fn populated_pages_are_no_longer_free() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 3 * PAGE)).unwrap();
+            (0..3).for_each(|page| store(machine, mm, BASE + page * PAGE, 7).unwrap());
+            mm.madvise(VirtAddr(BASE), 3 * PAGE, Advice::Free).unwrap();
+            mm.madvise(VirtAddr(BASE), PAGE, Advice::PopulateWrite).unwrap();
+            mm.mlock(VirtAddr(BASE + PAGE), PAGE, false).unwrap();
+            mm.munlock(VirtAddr(BASE + PAGE), PAGE).unwrap();
+            mm.mmap(&anonymous(16 * BASE, 64 * MIB)).unwrap();
+            assert_eq!(
+                mm.madvise(VirtAddr(16 * BASE), 64 * MIB, Advice::PopulateWrite),
+                Err(MmError::NoMemory)
+            );
+            mm.munmap(VirtAddr(16 * BASE), 64 * MIB).unwrap();
+            assert_eq!([0, 1, 2].map(|page| load(machine, mm, BASE + page * PAGE)), [Ok(7), Ok(7), Ok(0)]);
+        });
+    });
+}
+
 #[test]
 fn a_mapping_never_allows_what_was_forbidden() {
     small(|_, manager| {

@@ -8,7 +8,7 @@ use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, Remap, Sharing, VmaInfo};
 
 use crate::vm::world::{
-    FORKS, MIB, Manager, R, Space, anonymous, load, run, store, with_forks, with_manager,
+    FORKS, MIB, Manager, R, RW, Space, anonymous, load, run, store, with_forks, with_manager,
 };
 
 const BASE: u64 = 0x4000_0000;
@@ -238,4 +238,41 @@ fn a_failing_pager_is_a_bus_error_and_leaves_nothing() {
             assert_eq!(mm.fault(VirtAddr(BASE + 3 * 4096), Access::Read), Err(FaultError::BeyondEnd));
         });
     });
+}
+
+/// Locked mappings that become writable get their pages in between, so many of them are changed in parts.
+#[test]
+fn mprotect_of_many_locked_mappings_stops_between_two() {
+    let (mut stopped, mut done, mut nth) = (false, false, 0);
+    while !done {
+        with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+            run(manager, |mm| {
+                for page in 0..20 {
+                    mm.mmap(&MapRequest { prot: R, ..anonymous(BASE + page * 8192, 8192) }).unwrap();
+                    let advice = if page % 2 == 0 { Advice::DontDump } else { Advice::DoDump };
+                    mm.madvise(VirtAddr(BASE + page * 8192), 8192, advice).unwrap();
+                }
+                mm.mlock(VirtAddr(BASE), 20 * 8192, false).unwrap();
+                fill_node_cache(manager, mm);
+                machine.set_failures(FailurePlan::Nth(nth));
+                let outcome = mm.mprotect(VirtAddr(BASE), 20 * 8192 - 4096, RW);
+                done = machine.allocations_failed() == 0;
+                machine.set_failures(FailurePlan::Off);
+                let mut writable = Vec::new();
+                mm.vmas(|vma| writable.push(vma.protection == RW));
+                let changed = writable.iter().take_while(|&&may| may).count();
+                match outcome {
+                    Ok(()) => assert_eq!((changed, writable.len() > 20), (20, true)),
+                    Err(error) => {
+                        assert_eq!((error, changed % 16), (MmError::NoMemory, 0), "allocation {nth}");
+                        assert!(writable[changed..20].iter().all(|may| !may));
+                        stopped |= changed == 16;
+                        mm.mprotect(VirtAddr(BASE), 20 * 8192 - 4096, RW).expect("memory");
+                    }
+                }
+            });
+        });
+        nth += 1;
+    }
+    assert!(stopped, "no allocation failed between two parts");
 }

@@ -54,6 +54,7 @@ fn one_fault_brings_a_gigabyte_which_is_taken_apart_exactly() {
             child.validate().unwrap();
             assert_eq!(leaf(machine, &child, BASE + 5 * MIB).0, FRAME_SIZE);
             assert_eq!(leaf(machine, &child, BASE + 6 * MIB).0, 2 * MIB);
+            assert_eq!(manager.anon_huge(), GIB / FRAME_SIZE, "each frame counts once");
             child.switch_out();
             mm.switch_in();
             assert_eq!(load(machine, mm, BASE + 5 * MIB), Ok(5));

@@ -184,3 +184,40 @@ fn a_page_that_would_come_from_below_all_addresses_is_found() {
         });
     });
 }
+
+/// A mapping that moves takes its tables along or frees them, and a move that fails leaves none at its
+/// target.
+#[test]
+fn moves_leave_no_tables_behind() {
+    const GIB: u64 = 1 << 30;
+    small(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
+            (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let (tables, mut at) = (mm.rss().page_tables, BASE);
+            for step in 1..=20 {
+                // Every other move keeps the place in the table.
+                let to = BASE + 2 * step * GIB + (step % 4 / 2) * PAGE;
+                assert_eq!(
+                    mm.mremap(VirtAddr(at), 8 * PAGE, 8 * PAGE, Remap::Fixed(VirtAddr(to))).unwrap().0,
+                    to
+                );
+                assert_eq!(mm.rss().page_tables, tables, "step {step}");
+                at = to;
+            }
+            for nth in 0.. {
+                machine.set_failures(FailurePlan::Nth(nth));
+                let moved = mm.mremap(VirtAddr(at), 8 * PAGE, 8 * PAGE, Remap::Fixed(VirtAddr(BASE + PAGE)));
+                let failed = machine.allocations_failed();
+                machine.set_failures(FailurePlan::Off);
+                assert_eq!(mm.rss().page_tables, tables, "allocation {nth}");
+                assert_eq!(moved.is_err(), failed > 0);
+                if failed == 0 {
+                    assert!(nth > 0, "it needs tables");
+                    break;
+                }
+            }
+            (0..8).for_each(|page| assert_eq!(load(machine, mm, BASE + (page + 1) * PAGE), Ok(page)));
+        });
+    });
+}

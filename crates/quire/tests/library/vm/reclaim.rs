@@ -346,3 +346,31 @@ fn memory_that_is_cheap_to_bring_back_goes_first() {
         });
     });
 }
+
+/// Pages that were freed lazily, and that a child still maps, are no memory to be had: those that are the
+/// parent's alone are found behind them.
+#[test]
+fn lazily_freed_pages_that_a_child_maps_are_not_counted_as_free() {
+    const LAZY: u64 = 16 * MIB;
+    small(|_, manager| {
+        run(manager, |mm| {
+            let free_lazily = |at| {
+                mm.mmap(&anonymous(at, LAZY)).unwrap();
+                mm.madvise(VirtAddr(at), LAZY, Advice::PopulateWrite).unwrap();
+                mm.madvise(VirtAddr(at), LAZY, Advice::Free).unwrap();
+            };
+            free_lazily(BASE);
+            let child = mm.fork().unwrap();
+            free_lazily(2 * BASE);
+            let len = 64 * MIB;
+            mm.mmap(&anonymous(16 * BASE, len)).unwrap();
+            let populated = mm.madvise(VirtAddr(16 * BASE), len, Advice::PopulateWrite);
+            assert_eq!(populated, Err(MmError::NoMemory), "the machine is smaller");
+            assert_eq!(manager.stat(Stat::Pglazyfreed), LAZY / PAGE, "all that were its own");
+            mm.munmap(VirtAddr(16 * BASE), len).unwrap();
+            mm.validate().unwrap();
+            child.validate().unwrap();
+            child.exit();
+        });
+    });
+}

@@ -13,7 +13,7 @@ use quire::memmap::BlockState;
 use serde::Serialize;
 
 use super::pages::PageSet;
-use super::parts::{PartId, Parts};
+use super::parts::{Mapped, PartId, Parts};
 use super::processes::Space;
 use super::verb::PAGE;
 
@@ -77,7 +77,7 @@ impl Peak {
         let seen = Seen::of(machine, manager, spaces, parts.is_some());
         if let Some(parts) = parts {
             let owned = seen.parts.iter().flatten();
-            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))));
+            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))), &seen.mapped);
         }
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
         // The zero page is the manager's own.
@@ -120,6 +120,8 @@ struct Seen {
     touched: PageSet,
     /// The part of each private frame, if parts are observed.
     parts: Option<HashMap<u64, Option<PartId>>>,
+    /// What is mapped of each part.
+    mapped: HashMap<PartId, Mapped>,
 }
 
 impl Seen {
@@ -131,6 +133,9 @@ impl Seen {
     ) -> Self {
         let mut seen = Self { parts: by_part.then(HashMap::new), ..Self::default() };
         for space in spaces {
+            for (part, bytes) in space.parts.bytes().filter(|_| by_part) {
+                seen.mapped.entry(part).or_default().bytes += bytes;
+            }
             for leaf in machine.leaves(space.mm.root()) {
                 for step in 0..leaf.frames {
                     seen.frame(manager, leaf.frame.add(step), space, leaf.addr.page() + step);
@@ -157,7 +162,11 @@ impl Seen {
             }
         }
         if let Some(parts) = &mut self.parts {
-            parts.insert(frame.0, space.parts.find(page));
+            let part = space.parts.find(page);
+            parts.insert(frame.0, part);
+            if let Some(part) = part {
+                self.mapped.entry(part).or_default().present += PAGE;
+            }
         }
         if space.touched.contains(page) {
             self.touched.insert(frame.0);

@@ -262,6 +262,31 @@ fn sets_that_exceed_a_limit_are_not_chosen() {
     assert!(none.contains("every set stays below it") && !none.contains("exceeds"), "{none}");
 }
 
+/// Memory was looked at in full only where it had grown by a sixty-fourth, and the peak was what it was then.
+#[test]
+fn what_exceeds_a_limit_at_the_peak_exceeds_it_for_some_time() {
+    let mut small = program();
+    grow_heap(&mut small, 32 << 20);
+    touches(&mut small, HEAP, 6400, 1);
+    small.event(10, anonymous(LARGE, 4096));
+    small.event(10, call(Call::Munmap, [LARGE, 4096, 0, 0, 0, 0], 0));
+    touches(&mut small, HEAP + (6400 << 12), 64, 1);
+    small.exit(10);
+    let trace = small.write();
+    let highest = |line: &Value| -> u64 {
+        let steps = sets(line)[0]["timeline"].as_array().expect("steps").iter();
+        steps.map(|step| number(step, "/resident")).max().expect("a step")
+    };
+    let free = line(&trace, &[]);
+    assert_eq!(number(&sets(&free)[0], "/memory_bytes"), highest(&free), "{free}");
+    // One page less than the program needs.
+    let high = (highest(&free) - 4096).to_string();
+    let held = line(&trace, &["--memory-high", &high]);
+    let set = &sets(&held)[0];
+    assert!(set["above_high_percent"].as_f64().expect("a share") > 0.0, "{held}");
+    assert_eq!(number(set, "/above_high_bytes"), 4096, "{held}");
+}
+
 const TEXT: u64 = 0x40_1000;
 
 /// A program whose text of 6 MiB and 65 pages starts at no multiple of 2 MiB uses the first `pages` of it.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use hosted::Hosted;
 use quire::addr::{Frame, Order};
-use quire::manager::MemoryManager;
+use quire::manager::{Meminfo, MemoryManager};
 use quire::memmap::BlockState;
 use serde::Serialize;
 
@@ -80,8 +80,7 @@ impl Peak {
             parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))), &seen.mapped);
         }
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
-        // The zero page is the manager's own.
-        let records = info.slab + count_frames(manager) + 1;
+        let records = records(manager, &info);
         let owned = anonymous + info.cached + info.shmem + info.page_tables + records;
         self.usage = Usage {
             event,
@@ -174,7 +173,8 @@ impl Seen {
     }
 }
 
-/// Frames that hold map counts: of folios of whole blocks that are mapped in pieces.
-fn count_frames(manager: &MemoryManager<'_, Hosted>) -> u64 {
-    manager.stat(quire::stats::Stat::NrMapCountPages)
+/// Frames of the manager's own, which Linux has no such memory for: its records, the map counts of folios of whole blocks that
+/// are mapped in pieces, and the zero page.
+pub(super) fn records(manager: &MemoryManager<'_, Hosted>, info: &Meminfo) -> u64 {
+    info.slab + manager.stat(quire::stats::Stat::NrMapCountPages) + 1
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use crate::bundled::directory;
 use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
-use lab::trace::{Access, Call};
+use lab::trace::{Access, Call, EventKind, FileId, PathId, Syscall};
 use serde_json::Value;
 
 /// A user without kept measurements.
@@ -306,6 +306,29 @@ fn a_heap_that_gains_beside_a_mapping_that_wastes_gets_folios_alone() {
     // Where waste does not matter, clearing the other mapping still takes its time.
     let all = self::line(&file, &["--max-waste", "100"]);
     assert_eq!((&all["chosen"], &all["plan"]["folio"]), (&Value::from("16K"), &Value::from("64K")), "{all}");
+}
+
+/// A wait for a disk cost 100 us, however long the recorded ones were.
+#[test]
+fn a_recorded_wait_for_a_disk_has_its_price() {
+    let file = Some(FileId { device: 1, inode: 7, path: PathId(0) });
+    let mut small = program();
+    let EventKind::Syscall(mmap) = call(Call::Mmap, [0, 64 << 12, 1, 2, 3, 0], SPARSE as i64) else { return };
+    small.event(10, EventKind::Syscall(Syscall { file, ..mmap }));
+    for page in 0..64 {
+        let EventKind::Fault { addr, access, protection, kernel_mode, .. } =
+            fault(SPARSE + page * 4096, Access::Read, false)
+        else {
+            return;
+        };
+        let duration_ns = Some(5_000_000);
+        small.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major: true, duration_ns });
+    }
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    assert_eq!(number(&sets(&line)[0], "/kinds/file-major"), 64, "{line}");
+    let ns = line["prices"]["ns"]["file-major"].as_f64().expect("a price");
+    assert!((ns / 5e6 - 1.0).abs() < 1e-3, "{line}");
 }
 
 /// All memory has folios of 2 MiB, and memory that asks has them too, whatever else it may have. A plan of 4K for the other

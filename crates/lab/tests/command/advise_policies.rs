@@ -262,6 +262,31 @@ fn sets_that_exceed_a_limit_are_not_chosen() {
     assert!(none.contains("every set stays below it") && !none.contains("exceeds"), "{none}");
 }
 
+/// Memory was looked at in full only where it had grown by a sixty-fourth, and the peak was what it was then.
+#[test]
+fn what_exceeds_a_limit_at_the_peak_exceeds_it_for_some_time() {
+    let mut small = program();
+    grow_heap(&mut small, 32 << 20);
+    touches(&mut small, HEAP, 6400, 1);
+    small.event(10, anonymous(LARGE, 4096));
+    small.event(10, call(Call::Munmap, [LARGE, 4096, 0, 0, 0, 0], 0));
+    touches(&mut small, HEAP + (6400 << 12), 64, 1);
+    small.exit(10);
+    let trace = small.write();
+    let highest = |line: &Value| -> u64 {
+        let steps = sets(line)[0]["timeline"].as_array().expect("steps").iter();
+        steps.map(|step| number(step, "/resident")).max().expect("a step")
+    };
+    let free = line(&trace, &[]);
+    assert_eq!(number(&sets(&free)[0], "/memory_bytes"), highest(&free), "{free}");
+    // One page less than the program needs.
+    let high = (highest(&free) - 4096).to_string();
+    let held = line(&trace, &["--memory-high", &high]);
+    let set = &sets(&held)[0];
+    assert!(set["above_high_percent"].as_f64().expect("a share") > 0.0, "{held}");
+    assert_eq!(number(set, "/above_high_bytes"), 4096, "{held}");
+}
+
 const TEXT: u64 = 0x40_1000;
 
 /// A program whose text of 6 MiB and 65 pages starts at no multiple of 2 MiB uses the first `pages` of it.
@@ -332,12 +357,12 @@ const LARGE: u64 = 0x10_0000_0000;
 const HALF: u64 = 0x20_0000_0000;
 const SHORT: u64 = 0x30_0000_0000;
 
-/// What is said with a pool of 2 MiB that has `all` pages, of which `free` are free.
-fn with_pool(trace: &Path, all: u64, free: u64) -> Value {
+/// What is said with a pool of 2 MiB that has `all` pages, of which `free` are free, `reserved` of them for mappings.
+fn with_pool(trace: &Path, all: u64, free: u64, reserved: u64) -> Value {
     let root = tempfile::tempdir().expect("a directory");
     let pool = root.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
     std::fs::create_dir_all(&pool).expect("it is made");
-    for (name, number) in [("nr_hugepages", all), ("free_hugepages", free)] {
+    for (name, number) in [("nr_hugepages", all), ("free_hugepages", free), ("resv_hugepages", reserved)] {
         std::fs::write(pool.join(name), format!("{number}\n")).expect("it is written");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -360,7 +385,7 @@ fn a_pool_is_advised_for_what_is_large_lives_long_and_is_touched_in_full() {
     let mut small = large();
     small.exit(10);
     let trace = small.write();
-    let pool = with_pool(&trace, 5, 2);
+    let pool = with_pool(&trace, 5, 2, 0);
     let mappings = pool["mappings"].as_array().unwrap_or_else(|| panic!("{pool}"));
     assert_eq!((mappings.len(), number(&mappings[0], "/address")), (1, LARGE), "{pool}");
     assert_eq!(
@@ -374,7 +399,8 @@ fn a_pool_is_advised_for_what_is_large_lives_long_and_is_touched_in_full() {
     );
     // Two of five are free.
     assert_eq!((written(&pool["do"]), written(&pool["undo"])), (vec![19], vec![5]), "{pool}");
-    assert_eq!(written(&with_pool(&trace, 40, 32)["do"]), [0; 0], "the pool has them");
+    assert_eq!(written(&with_pool(&trace, 40, 32, 0)["do"]), [0; 0], "the pool has them");
+    assert_eq!(written(&with_pool(&trace, 40, 32, 32)["do"]), [56], "another program has mapped all of them");
     let said = words(&shown(&trace, &[]));
     let carry = "hugetlb: 16 pages of 2M carry what is large, lives long and is touched in full: anonymous memory at \
                  0x1000000000, 32.0 MiB. They save 8,176 faults";
@@ -384,6 +410,53 @@ fn a_pool_is_advised_for_what_is_large_lives_long_and_is_touched_in_full() {
     );
     let small = half_used();
     assert_eq!(line(&small, &[])["hugetlb"], Value::Null, "a heap of 4 MiB needs no pool");
+}
+
+/// Processes 11 and 12 run the same program, and each touches every so many pages of a mapping of 32 MiB.
+fn twins(every: usize) -> tempfile::TempPath {
+    let mut small = program();
+    for pid in [11, 12] {
+        let kind = ForkKind::SharedMemory;
+        small.event(10, EventKind::Fork { child_pid: pid, child_tid: pid, flags: 0, kind });
+        small.exec(pid);
+        small.event(pid, anonymous(LARGE, 32 << 20));
+        for page in (0..32 << 8).step_by(every) {
+            small.event(pid, fault(LARGE + page * 4096, Access::Write, false));
+        }
+    }
+    waits(&mut small, 32 << 9);
+    [11, 12, 10].into_iter().for_each(|pid| small.exit(pid));
+    small.write()
+}
+
+#[test]
+fn all_processes_of_a_program_need_pages_of_a_pool() {
+    let advised = |trace: &Path| line(trace, &[])["hugetlb"].clone();
+    // Together they touch as much as one of them maps.
+    let halves = advised(&twins(2));
+    assert_eq!(halves, Value::Null, "{halves}");
+    let full = advised(&twins(1));
+    assert_eq!(number(&full, "/pages_2m"), 2 * 16, "each has its own: {full}");
+    // A child of fork maps what its parent has touched, and copies a quarter of it.
+    let mut small = large();
+    small.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 0, kind: ForkKind::Copy });
+    for page in 0..8 << 8 {
+        small.event(11, fault(LARGE + page * 4096, Access::Write, true));
+    }
+    small.exit(11);
+    small.exit(10);
+    let forked = advised(&small.write());
+    assert_eq!(number(&forked, "/pages_2m"), 16 + 4, "{forked}");
+    // What is gone at the peak says nothing of how much of it would be touched.
+    let mut small = program();
+    small.event(10, anonymous(LARGE, 32 << 20));
+    touches(&mut small, LARGE, 32 << 8, 1);
+    waits(&mut small, 16 << 10);
+    small.event(10, call(Call::Munmap, [LARGE, 32 << 20, 0, 0, 0, 0], 0));
+    small.event(10, anonymous(SHORT, 48 << 20));
+    touches(&mut small, SHORT, 48 << 8, 1);
+    small.exit(10);
+    assert_eq!(advised(&small.write()), Value::Null);
 }
 
 #[test]
@@ -405,7 +478,7 @@ fn huge_pages_that_the_program_maps_itself_are_counted() {
     waits(&mut small, 10);
     small.exit(10);
     let trace = small.write();
-    let pool = with_pool(&trace, 1, 1);
+    let pool = with_pool(&trace, 1, 1, 0);
     assert_eq!(
         (number(&pool, "/used_2m"), number(&pool, "/used_1g"), number(&pool, "/refused")),
         (3, 2, 1),

@@ -167,6 +167,49 @@ fn memory_that_is_cut_from_the_file_is_gone() {
     assert_eq!(set(&line, "64K"), (16 + 4, 256, 0), "{line}");
 }
 
+/// A copy of the kernel's settings of shared memory.
+struct Shared(tempfile::TempDir);
+
+impl Shared {
+    /// The setting of all sizes, and those of some.
+    fn new(overall: &str, sizes: &[(&str, &str)]) -> Self {
+        let copy = Self(tempfile::tempdir().expect("a directory"));
+        copy.write("enabled", "never");
+        copy.write("shmem_enabled", overall);
+        for (size, value) in sizes {
+            copy.write(&format!("hugepages-{size}/enabled"), "never");
+            copy.write(&format!("hugepages-{size}/shmem_enabled"), value);
+        }
+        copy
+    }
+
+    fn write(&self, name: &str, value: &str) {
+        let path = self.0.path().join("sys/kernel/mm/transparent_hugepage").join(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+        std::fs::write(path, format!("{value}\n")).expect("it is written");
+    }
+
+    fn advise(&self, trace: &Path) -> Value {
+        self.advise_with(trace, &[])
+    }
+
+    fn advise_with(&self, trace: &Path, options: &[&str]) -> Value {
+        // Without them clearing is measured anew each time.
+        let prices = prices();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["advise", "--format", "json", "--prices"]).arg(&*prices).args(options).arg(trace);
+        let output = command.env("QUIRE_SETTINGS", self.0.path()).output().expect("the command runs");
+        serde_json::from_slice::<Value>(&output.stdout).expect("a JSON object")["shmem"].clone()
+    }
+}
+
+/// Runs commands as a user would.
+fn run(commands: &Value) {
+    for command in commands.as_array().expect("commands").iter().filter_map(Value::as_str) {
+        assert!(Command::new("sh").args(["-c", command]).status().expect("a shell").success(), "{command}");
+    }
+}
+
 #[test]
 fn the_commands_are_those_of_shared_memory() {
     let mut small = program();
@@ -174,43 +217,50 @@ fn the_commands_are_those_of_shared_memory() {
     touches(&mut small, AT, 1024, 1);
     small.exit(10);
     let trace = small.write();
-    let copy = tempfile::tempdir().expect("a directory");
-    for (name, value) in [
-        ("enabled", "never"),
-        ("shmem_enabled", "deny"),
-        ("hugepages-64kB/enabled", "never"),
-        ("hugepages-64kB/shmem_enabled", "advise"),
-    ] {
-        let path = copy.path().join("sys/kernel/mm/transparent_hugepage").join(name);
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
-        std::fs::write(path, format!("{value}\n")).expect("it is written");
-    }
-    // Without them clearing is measured anew each time.
-    let prices = prices();
-    let advise = || -> Value {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command
-            .args(["advise", "--format", "json", "--prices"])
-            .arg(&*prices)
-            .arg(&trace)
-            .env("QUIRE_SETTINGS", copy.path());
-        serde_json::from_slice(&command.output().expect("the command runs").stdout).expect("a JSON object")
-    };
-    let run = |commands: &Value| {
-        for command in commands.as_array().expect("commands").iter().filter_map(Value::as_str) {
-            assert!(
-                Command::new("sh").args(["-c", command]).status().expect("a shell").success(),
-                "{command}"
-            );
-        }
-    };
-    let before = advise()["shmem"].clone();
+    let copy = Shared::new("deny", &[("64kB", "advise")]);
+    let advise = || copy.advise(&trace);
+    let before = advise();
     assert_eq!((&before["chosen"], &before["sets"][0]["folio"]), (&"64K".into(), &"4K".into()), "{before}");
     run(&before["do"]);
-    let after = advise()["shmem"].clone();
+    let after = advise();
     assert_eq!((&after["chosen"], &after["sets"][0]["folio"]), (&Value::Null, &"64K".into()), "{after}");
     run(&before["undo"]);
-    assert_eq!(advise()["shmem"], before);
+    assert_eq!(advise(), before);
+}
+
+/// Under `force` Linux looks at no size but those on `inherit`, and under `deny` at none.
+#[test]
+fn what_the_setting_of_all_sizes_hides_is_not_what_the_commands_leave() {
+    let mut small = program();
+    map(&mut small, AT, 4 << 20, ZERO, 5);
+    touches(&mut small, AT, 1024, 1);
+    small.exit(10);
+    let trace = small.write();
+    // Half of its folios of 2 MiB would be untouched.
+    let mut sparse = program();
+    map(&mut sparse, AT, 4 << 20, ZERO, 5);
+    touches(&mut sparse, AT, 1024, 2);
+    sparse.exit(10);
+    let sparse = sparse.write();
+    let forced = Shared::new("force", &[("64kB", "always"), ("2048kB", "inherit")]);
+    let line = forced.advise(&trace);
+    assert_eq!((&line["sets"][0]["folio"], &line["chosen"]), (&"2M".into(), &Value::Null), "{line}");
+    let options = ["--max-waste", "5", "--goal", "memory"];
+    let line = forced.advise_with(&sparse, &options);
+    assert_eq!((&line["sets"][0]["folio"], &line["chosen"]), (&"2M".into(), &"4K".into()), "{line}");
+    run(&line["do"]);
+    let after = forced.advise_with(&sparse, &options);
+    assert_eq!((&after["sets"][0]["folio"], &after["chosen"]), (&"4K".into(), &Value::Null), "{after}");
+    run(&line["undo"]);
+    assert_eq!(forced.advise_with(&sparse, &options), line);
+    let denied = Shared::new("deny", &[("64kB", "always"), ("2048kB", "never")]);
+    let line = denied.advise_with(&trace, &["--goal", "throughput"]);
+    assert_eq!((&line["sets"][0]["folio"], &line["chosen"]), (&"4K".into(), &"2M".into()), "{line}");
+    run(&line["do"]);
+    let after = denied.advise(&trace);
+    assert_eq!(after["sets"][0]["folio"], "2M", "{after}");
+    run(&line["undo"]);
+    assert_eq!(denied.advise(&trace)["sets"], line["sets"]);
 }
 
 /// Prints how many faults it took on a shared anonymous mapping and on a memfd, in two processes.

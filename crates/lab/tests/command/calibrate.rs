@@ -156,6 +156,18 @@ fn prices_of_the_kernel_are_saved_and_settings_put_back() {
         }
     }
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
+    // `sudo` gives root another home directory than that of the user, for whom the prices are.
+    let kept = directory.path().join("var/cache/quire/kernel-prices.json");
+    std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    std::fs::copy(&file, &kept).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(["advise", "--format", "json", trace]).env_remove("XDG_CACHE_HOME");
+    command.env("HOME", directory.path()).env("QUIRE_SETTINGS", directory.path());
+    let advised: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(
+        (&advised["prices"]["from"], &advised["prices"]["file"]),
+        (&"measured".into(), &kept.to_str().into())
+    );
     let advised = quire(directory.path(), &["advise", "--format", "json", "--prices", name, trace]);
     let line: Value = serde_json::from_slice(&advised.stdout).unwrap();
     assert_eq!(line["prices"]["from"], "measured");

@@ -81,10 +81,18 @@ impl Copy {
         self.quire(arguments).output().expect("quire runs")
     }
 
-    /// A run that has begun to change settings.
-    fn run_that_changes(&self) -> Child {
+    /// A run that has begun to change settings, and may be started as `nohup` does it.
+    fn run_that_changes(&self, nohup: bool) -> Child {
         let original = original();
         let mut command = self.quire(&["verify", "--sizes", "16K,64K,2M", "--runs", "1000"]);
+        if nohup {
+            let quire = std::mem::replace(&mut command, Command::new("/bin/sh"));
+            command
+                .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+                .arg(quire.get_program())
+                .args(quire.get_args());
+            command.envs(quire.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        }
         command.arg(&self.trace as &Path).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().expect("quire runs");
         let since = Instant::now();
@@ -112,7 +120,7 @@ fn the_next_start_of_any_command_restores_what_a_killed_run_changed() {
     let (copy, original) = (Copy::new(), original());
     let mut changed = 0;
     for round in 0..KILLS {
-        let mut run = copy.run_that_changes();
+        let mut run = copy.run_that_changes(false);
         if round % 2 == 1 {
             std::thread::sleep(Duration::from_micros(random.u64(0..30_000)));
         }
@@ -137,7 +145,7 @@ fn the_next_start_of_any_command_restores_what_a_killed_run_changed() {
 fn an_interrupted_run_restores_what_it_changed() {
     let copy = Copy::new();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let mut run = copy.run_that_changes();
+        let mut run = copy.run_that_changes(false);
         kill(Pid::from_raw(run.id() as i32), signal).expect("it is ours");
         assert!(!run.wait().expect("it is ours").success());
         assert_eq!(copy.values(), original(), "{signal}");
@@ -145,12 +153,26 @@ fn an_interrupted_run_restores_what_it_changed() {
     }
 }
 
+/// `nohup` has its program ignore this signal, so that the program goes on when its terminal is gone.
+#[test]
+fn a_run_goes_on_after_a_hangup_that_it_was_to_ignore() {
+    let copy = Copy::new();
+    let mut run = copy.run_that_changes(true);
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGHUP).expect("it is ours");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(run.try_wait().expect("it is ours").is_none(), "the hangup has ended it");
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGTERM).expect("it is ours");
+    assert!(!run.wait().expect("it is ours").success());
+    assert_eq!(copy.values(), original());
+    assert!(!copy.has_journal());
+}
+
 #[test]
 fn restore_tells_what_it_did() {
     let copy = Copy::new();
     let told = |output: Output| String::from_utf8(output.stdout).expect("text");
     assert_eq!(told(copy.output(&["restore"])), "nothing to put back\n");
-    let mut run = copy.run_that_changes();
+    let mut run = copy.run_that_changes(false);
     assert_eq!(told(copy.output(&["restore"])), "another run has changed settings and will put them back\n");
     let own = copy.path("thp/khugepaged/pages_to_scan");
     let since = Instant::now();

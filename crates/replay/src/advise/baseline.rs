@@ -63,17 +63,22 @@ impl Settings {
 
     /// The sizes that a program gets.
     pub(super) fn set(&self) -> FolioSet {
-        let overall = self.overall.as_deref();
+        self.set_under(self.overall.as_deref())
+    }
+
+    /// The same with another setting of all sizes. `deny` and `force` are of shared memory alone.
+    fn set_under(&self, overall: Option<&str>) -> FolioSet {
         let with = |wanted: [&str; 2]| {
             let is = |value: &str| wanted.contains(&value);
             let has = |value: &str| is(value) || value == "inherit" && overall.is_some_and(is);
             let orders = self.by_order.iter().filter(|(_, (_, value))| has(value));
             orders.fold(FolioSet::FRAMES, |set, (order, _)| set.and(*order))
         };
-        if overall == Some("deny") {
-            return FolioSet::FRAMES;
+        match overall {
+            Some("deny") => FolioSet::FRAMES,
+            Some("force") => with(["inherit"; 2]),
+            _ => with(["always", "within_size"]).on_request(with(["madvise", "advise"])),
         }
-        with(["always", "within_size"]).on_request(with(["madvise", "advise"]))
     }
 
     /// The commands that give all memory the orders of `set`, and their inverses. The error is an order that this kernel
@@ -82,15 +87,17 @@ impl Settings {
         if let Some(missing) = set.orders().find(|order| !self.by_order.contains_key(order)) {
             return Err(missing);
         }
-        let has: Vec<u8> = self.set().orders().collect();
         let wants: Vec<u8> = set.orders().collect();
+        // With these Linux does not look at what the sizes say, whatever that is.
+        let overall = self.overall.as_deref().filter(|value| ["deny", "force"].contains(value));
+        let hides = overall.filter(|_| !self.set().orders().eq(wants.iter().copied()));
+        let first = hides.map(|value| Self::set_to(&self.path, "never", value));
+        let now = if first.is_some() { self.set_under(Some("never")) } else { self.set() };
+        let has: Vec<u8> = now.orders().collect();
         let on = wants.iter().filter(|order| !has.contains(order)).map(|order| (order, self.always));
         let off = has.iter().filter(|order| !wants.contains(order)).map(|order| (order, "never"));
-        // Linux gives shared memory no folios then, whatever the sizes say.
-        let denied = self.overall.as_deref() == Some("deny") && !wants.is_empty();
-        let allow = denied.then(|| Self::set_to(&self.path, "never", "deny"));
         let sizes = on.chain(off).map(|(order, value)| self.change(*order, value));
-        Ok(allow.into_iter().chain(sizes).collect())
+        Ok(first.into_iter().chain(sizes).collect())
     }
 
     /// The commands that give memory that asks the orders of `set` and no others, which contains what all memory gets: of

@@ -16,15 +16,15 @@ pub(super) struct Case {
 impl Case {
     /// `high` is the limit of the program's control group, if it has one.
     pub(super) fn new(figures: Figures, prices: &Prices, high: Option<u64>) -> Self {
-        let (peak, prices) = (&figures.peak, prices.under(&figures));
+        let prices = prices.under(&figures);
         let score = Score {
             sizes: figures.set.orders().count(),
             faults: figures.faults(),
             time_ns: prices.sum(&figures.kinds, &figures.folios),
             longest_ns: prices.longest(&figures),
-            // What Quire's own records take is another matter on Linux.
-            memory: peak.anonymous + peak.file + peak.shared + peak.page_tables,
-            wasted: peak.wasted,
+            // What each page is, and so the waste, is known of the last moment at which memory had grown by a sixty-fourth.
+            memory: figures.timeline.iter().map(|step| step.resident).max().unwrap_or(0),
+            wasted: figures.peak.wasted,
             high,
         };
         Self { figures, score, prices }

@@ -76,28 +76,33 @@ impl Pools {
     }
 }
 
-/// Whether a mapping is large, private and anonymous, mapped half of the time, and touched in full but for `most_waste`.
+/// Whether a mapping is large, private and anonymous, mapped half of the time, and touched in full but for `most_waste` by all
+/// processes together.
 fn suits(part: &Part, most_waste: f64) -> bool {
     let kind = matches!(part.key.kind, PartKind::Heap | PartKind::Anonymous(_));
-    let touched = part.resident as f64 >= part.mapped as f64 * (1.0 - most_waste);
+    // One process alone may have had more mapped at another moment than all have at the peak.
+    let mapped = part.all_mapped.max(part.mapped);
+    let touched = part.all_present as f64 >= mapped as f64 * (1.0 - most_waste);
     kind && part.mapped >= LARGE && part.steps * 2 >= STEPS && touched
 }
 
 /// The pages that carry a mapping, by size; `None` where more than `most_waste` of them would be beyond it.
 fn pages(part: &Part, most_waste: f64) -> [Option<u64>; 2] {
-    // Copies after a fork are more than one process has mapped.
-    let bytes = part.mapped.max(part.resident);
+    // Linux reserves what is not touched too. What processes share after a fork is there once, until one copies it.
+    let bytes = part.mapped.max(part.resident + part.all_mapped.saturating_sub(part.all_present));
     SIZES.map(|(_, page, _)| {
         let pages = bytes.div_ceil(page);
         (bytes as f64 >= (pages * page) as f64 * (1.0 - most_waste)).then_some(pages)
     })
 }
 
-/// Makes a pool have so many free pages; `None` if this kernel has no such pool, or it has them.
+/// Makes a pool have so many free pages that are not reserved for mappings of other programs; `None` if this kernel has no such
+/// pool, or it has them.
 fn change(pools: &Path, at: usize, wanted: u64) -> Option<Change> {
     let path: PathBuf = pools.join(SIZES[at].2);
     let number = |name: &str| fs::read_to_string(path.join(name)).ok()?.trim().parse::<u64>().ok();
     let (all, free) = (number("nr_hugepages")?, number("free_hugepages")?);
+    let free = free.saturating_sub(number("resv_hugepages").unwrap_or(0));
     let more = wanted.checked_sub(free).filter(|more| *more > 0)?;
     let echo = |pages: u64| format!("echo {pages} > {}", path.join("nr_hugepages").display());
     Some(Change { run: echo(all + more), undo: echo(all) })

@@ -30,10 +30,11 @@ struct Entries {
     /// All in 4 KiB.
     small: u64,
     /// With private anonymous memory in 2 MiB wherever it has an aligned range of that: those of 2 MiB, if the referenced pages
-    /// lie side by side and if they lie apart; and those of 4 KiB for the rest.
+    /// lie side by side and if they lie apart; and those of 4 KiB for the rest, by how many of the pages lie outside such ranges.
     least: u64,
     most: u64,
     rest: u64,
+    most_rest: u64,
 }
 
 impl Reach {
@@ -64,14 +65,23 @@ impl Entries {
             let blocks = aligned.saturating_sub(mapping.start.div_ceil(BLOCK));
             sum.small += pages;
             if mapping.anonymous && blocks > 0 {
+                let (inside, all) = (blocks * (BLOCK / PAGE), mapping.len / PAGE);
                 sum.least += mapping.referenced.div_ceil(BLOCK).min(blocks);
                 sum.most += pages.min(blocks);
+                sum.rest += pages.saturating_sub(inside);
+                sum.most_rest += pages.min(all.saturating_sub(inside));
             } else {
                 sum.rest += pages;
+                sum.most_rest += pages;
             }
         }
         sum
     }
+}
+
+/// Two bounds, or one number.
+fn between(least: u64, most: u64) -> String {
+    if least == most { count(least) } else { format!("{} to {}", count(least), count(most)) }
 }
 
 fn sum(mappings: &[ReferencedMapping]) -> u64 {
@@ -97,7 +107,7 @@ pub(super) fn text(reach: &Reach) -> String {
         let why = refused.clone().unwrap_or_else(|| format!("no interval came to its end; {cost}"));
         return labelled("reach:", &format!("unknown: {why}"));
     };
-    let Entries { small, least, most: apart, rest } = Entries::of(&process.median);
+    let Entries { small, least, most: apart, rest, most_rest } = Entries::of(&process.median);
     let (small_tlb, large_tlb) = (reach.last(Size::Small), reach.last(Size::Large));
     let fits = |entries: u64, tlb: u64| if entries <= tlb { "fit" } else { "do not fit" };
     let mut text = labelled(
@@ -117,10 +127,10 @@ pub(super) fn text(reach: &Reach) -> String {
         (0, _) => "no mapping has room for 2 MiB".to_owned(),
         (least, apart) => format!(
             "with anonymous memory in 2 MiB {} of 2 MiB ({} of {}) and {} of 4 KiB",
-            if least == apart { count(least) } else { format!("{} to {}", count(least), count(apart)) },
+            between(least, apart),
             fits(apart, large_tlb),
             count(large_tlb),
-            count(rest)
+            between(rest, most_rest)
         ),
     };
     let assumed = if reach.processor.leaf.is_none() { "; the TLB is assumed, CPUID hides it" } else { "" };
@@ -178,7 +188,8 @@ pub(super) fn json(reach: &Reach) -> Value {
             "median_bytes": sum(&process.median),
             "most_bytes": process.most,
             "entries_4k": entries.small,
-            "with_2m": { "least_2m": entries.least, "most_2m": entries.most, "entries_4k": entries.rest },
+            "with_2m": { "least_2m": entries.least, "most_2m": entries.most, "least_4k": entries.rest,
+                "most_4k": entries.most_rest },
             "mappings": process.median.iter().map(mapping).collect::<Vec<_>>(),
         })
     });
@@ -215,9 +226,16 @@ mod tests {
         let large = mapping(0, 64 * MIB, 4 * MIB, true);
         let file = mapping(0, 64 * MIB, 8 * MIB, false);
         let none = mapping(MIB, 2 * MIB, MIB, true);
-        assert_eq!(Entries::of(from_ref(&odd)), Entries { small: 3, least: 1, most: 1, rest: 0 });
-        assert_eq!(Entries::of(from_ref(&large)), Entries { small: 1024, least: 2, most: 32, rest: 0 });
+        // Each of the three pages may lie outside of it.
+        let entries =
+            |small, (least, most), (rest, most_rest)| Entries { small, least, most, rest, most_rest };
+        assert_eq!(Entries::of(from_ref(&odd)), entries(3, (1, 1), (0, 3)));
+        assert_eq!(Entries::of(from_ref(&large)), entries(1024, (2, 32), (0, 0)));
+        // What is before and behind the whole range takes entries of 4 KiB.
+        let around = mapping(MIB, 4 * MIB - 4096, 4 * MIB - 4096, true);
+        assert_eq!(Entries::of(from_ref(&around)), entries(1023, (1, 1), (511, 511)));
         let all = Entries::of(&[odd, large, file, none]);
-        assert_eq!(all, Entries { small: 3 + 1024 + 2048 + 256, least: 3, most: 33, rest: 2048 + 256 });
+        let rest = 2048 + 256;
+        assert_eq!(all, entries(3 + 1024 + 2048 + 256, (3, 33), (rest, rest + 3)));
     }
 }

@@ -1,5 +1,5 @@
-//! What this machine's Linux takes for a fault, by folio size: as `quire calibrate --kernel` measured it, kept beside the
-//! calibration. Prices of another kernel or processor are not used.
+//! What this machine's Linux takes for a fault, by folio size: as `quire calibrate --kernel` measured it, kept for all users of
+//! the machine. Prices of another kernel or processor are not used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use quire::vm::FaultKind;
 use serde::{Deserialize, Serialize};
 
-use super::kept;
 use crate::host::machine::processor;
 use crate::output::{Target, quoted};
+use crate::settings::Places;
 
 /// Version of the form below.
 const VERSION: u32 = 1;
@@ -167,9 +167,9 @@ impl KernelPrices {
     }
 }
 
-/// The file of this machine's prices; `None` for a user without a home directory.
-pub fn kernel_place() -> Option<PathBuf> {
-    Some(kept::place()?.with_file_name("kernel-prices.json"))
+/// The file of this machine's prices. It is in no user's directory: root measures, by `sudo` or not, and others read.
+pub fn kernel_place() -> PathBuf {
+    Places::of_this_machine().root.join("var/cache/quire/kernel-prices.json")
 }
 
 /// Prices, and their file.
@@ -185,9 +185,10 @@ pub fn kernel_prices(asked: Option<&Path>) -> Result<Result<Found, String>> {
     if let Some(path) = asked {
         return Ok(Ok((path.to_owned(), KernelPrices::load(path)?)));
     }
-    let Some(place) = kernel_place().filter(|place| place.exists()) else {
+    let place = kernel_place();
+    if !place.exists() {
         return Ok(Err(format!("this machine's Linux was never measured: {CURE}")));
-    };
+    }
     let usable = KernelPrices::load(&place).and_then(|prices| prices.check_machine().map(|()| prices));
     Ok(match usable {
         Ok(prices) => Ok((place, prices)),

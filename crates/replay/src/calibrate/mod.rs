@@ -41,7 +41,7 @@ pub struct Args {
     load: Option<PathBuf>,
     /// Measure what this machine's Linux takes for a fault instead, by folio size, what a walk after a TLB miss takes, and how
     /// much longer a fault takes in a recording, for `quire advise`. Takes a quarter of a minute. Changes the settings of
-    /// transparent huge pages meanwhile and puts them back; needs root. Kept in kernel-prices.json beside the other file.
+    /// transparent huge pages meanwhile and puts them back; needs root. Kept in /var/cache/quire/kernel-prices.json, for all users.
     #[arg(long, conflicts_with_all = ["load", "vectors_ns"])]
     kernel: bool,
     /// Save the measurement to FILE and nowhere else. With `-` it goes to standard output, and everything else to standard error.
@@ -105,7 +105,7 @@ fn measure_kernel(args: &Args, save: Option<Target>, json: Option<Target>) -> Re
     match save {
         Some(target) => target.write(&prices.bytes()?)?,
         None if args.smoke => {}
-        None => report_kept(kernel_place().as_deref(), |place| prices.keep(place)),
+        None => report_kept(Some(&kernel_place()), |place| prices.keep(place)),
     }
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! Runs a program as a recording does, but records nothing, and reads what the kernel counted.
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use super::child::{self, Folios};
@@ -28,6 +31,8 @@ pub struct Counted {
     pub peak_rss_bytes: u64,
     /// Time in the kernel, of all processes.
     pub kernel_ns: u64,
+    /// When the program was started (`CLOCK_MONOTONIC`).
+    pub began: Duration,
     /// From the start of the program to the end of its last process.
     pub run_ns: u64,
 }
@@ -41,21 +46,31 @@ pub enum Peak {
     Seen,
 }
 
-/// Runs the command to its end, with all that it starts, under the folio sizes that the kernel is set to.
+/// Runs the command to its end, with all that it starts, under the folio sizes that the kernel is set to. `group` is the file
+/// by which processes join a control group; this process joins none.
 ///
 /// Call it from a process with one thread, no other children, and little memory of its own.
 ///
 /// # Errors
 /// See [`RecordError`].
-pub fn run_unrecorded(command: &[OsString], peak: Peak) -> Result<Counted, RecordError> {
+pub fn run_unrecorded(
+    command: &[OsString],
+    peak: Peak,
+    group: Option<&Path>,
+) -> Result<Counted, RecordError> {
     let mut signals = Signals::keep()?;
     let gated = child::prepare(command, Folios::AsSet, false, &signals.inherited())?;
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     wait_at_gate(gated.pid);
     let before = follow::fault_counts(gated.pid).unwrap_or_default();
+    if let Some(group) = group {
+        fs::write(group, gated.pid.to_string()).map_err(RecordError::system("joining the control group"))?;
+    }
     if peak == Peak::Seen {
         exits::attach(gated.pid).map_err(RecordError::system("tracing the program"))?;
     }
+    let began =
+        clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(RecordError::system("reading a clock"))?.into();
     let since = Instant::now();
     let started = gated.start()?;
     let exits = match peak {
@@ -76,6 +91,7 @@ pub fn run_unrecorded(command: &[OsString], peak: Peak) -> Result<Counted, Recor
         faults: (faults as u64).saturating_sub(before.minor + before.major),
         peak_rss_bytes: if exits.peak_rss_bytes == 0 { counted_peak } else { exits.peak_rss_bytes },
         kernel_ns: kernel.tv_sec() as u64 * 1_000_000_000 + kernel.tv_usec() as u64 * 1000,
+        began,
         run_ns,
     })
 }

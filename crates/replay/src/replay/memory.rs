@@ -8,12 +8,12 @@ use std::collections::HashMap;
 
 use hosted::Hosted;
 use quire::addr::{Frame, Order};
-use quire::manager::MemoryManager;
+use quire::manager::{Meminfo, MemoryManager};
 use quire::memmap::BlockState;
 use serde::Serialize;
 
 use super::pages::PageSet;
-use super::parts::{PartId, Parts};
+use super::parts::{Mapped, PartId, Parts};
 use super::processes::Space;
 use super::verb::PAGE;
 
@@ -77,11 +77,10 @@ impl Peak {
         let seen = Seen::of(machine, manager, spaces, parts.is_some());
         if let Some(parts) = parts {
             let owned = seen.parts.iter().flatten();
-            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))));
+            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))), &seen.mapped);
         }
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
-        // The zero page is the manager's own.
-        let records = info.slab + count_frames(manager) + 1;
+        let records = records(manager, &info);
         let owned = anonymous + info.cached + info.shmem + info.page_tables + records;
         self.usage = Usage {
             event,
@@ -120,6 +119,8 @@ struct Seen {
     touched: PageSet,
     /// The part of each private frame, if parts are observed.
     parts: Option<HashMap<u64, Option<PartId>>>,
+    /// What is mapped of each part.
+    mapped: HashMap<PartId, Mapped>,
 }
 
 impl Seen {
@@ -131,6 +132,9 @@ impl Seen {
     ) -> Self {
         let mut seen = Self { parts: by_part.then(HashMap::new), ..Self::default() };
         for space in spaces {
+            for (part, bytes) in space.parts.bytes().filter(|_| by_part) {
+                seen.mapped.entry(part).or_default().bytes += bytes;
+            }
             for leaf in machine.leaves(space.mm.root()) {
                 for step in 0..leaf.frames {
                     seen.frame(manager, leaf.frame.add(step), space, leaf.addr.page() + step);
@@ -157,7 +161,11 @@ impl Seen {
             }
         }
         if let Some(parts) = &mut self.parts {
-            parts.insert(frame.0, space.parts.find(page));
+            let part = space.parts.find(page);
+            parts.insert(frame.0, part);
+            if let Some(part) = part {
+                self.mapped.entry(part).or_default().present += PAGE;
+            }
         }
         if space.touched.contains(page) {
             self.touched.insert(frame.0);
@@ -165,7 +173,8 @@ impl Seen {
     }
 }
 
-/// Frames that hold map counts: of folios of whole blocks that are mapped in pieces.
-fn count_frames(manager: &MemoryManager<'_, Hosted>) -> u64 {
-    manager.stat(quire::stats::Stat::NrMapCountPages)
+/// Frames of the manager's own, which Linux has no such memory for: its records, the map counts of folios of whole blocks that
+/// are mapped in pieces, and the zero page.
+pub(super) fn records(manager: &MemoryManager<'_, Hosted>, info: &Meminfo) -> u64 {
+    info.slab + manager.stat(quire::stats::Stat::NrMapCountPages) + 1
 }

@@ -58,6 +58,10 @@ pub(crate) struct Part {
     /// Bytes of private memory at the peak, and of these what was never touched.
     pub(crate) resident: u64,
     pub(crate) wasted: u64,
+    /// At the peak too, but summed over all processes: bytes that are mapped, and of these what has a page of its own. A page
+    /// that processes share after a fork counts for each.
+    pub(crate) all_mapped: u64,
+    pub(crate) all_present: u64,
     /// Steps of the recorded time in which it was mapped.
     pub(crate) steps: u64,
     /// The most bytes that one process had mapped at the start of a step.
@@ -80,6 +84,13 @@ pub(super) struct Parts {
     all: Vec<Part>,
     /// Those that were mapped when last looked.
     mapped: HashMap<PartId, u64>,
+}
+
+/// What the mappings of a part have at a moment, in all processes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mapped {
+    pub(super) bytes: u64,
+    pub(super) present: u64,
 }
 
 /// The mappings of one address space.
@@ -123,10 +134,19 @@ impl Parts {
         }
     }
 
-    /// Sets what each part has at the peak: for each private frame its part, and whether it was touched.
-    pub(super) fn peak(&mut self, frames: impl Iterator<Item = (Option<PartId>, bool)>) {
+    /// Sets what each part has at the peak: for each private frame its part, and whether it was touched; and what the mappings
+    /// of all processes have.
+    pub(super) fn peak(
+        &mut self,
+        frames: impl Iterator<Item = (Option<PartId>, bool)>,
+        mapped: &HashMap<PartId, Mapped>,
+    ) {
         let unknown = self.part(None, PartKind::Unknown, 0, false);
-        self.all.iter_mut().for_each(|part| (part.resident, part.wasted) = (0, 0));
+        for (at, part) in self.all.iter_mut().enumerate() {
+            (part.resident, part.wasted) = (0, 0);
+            let mapped = mapped.get(&PartId(at)).copied().unwrap_or_default();
+            (part.all_mapped, part.all_present) = (mapped.bytes, mapped.present);
+        }
         for (part, touched) in frames {
             let part = &mut self.all[part.unwrap_or(unknown).0];
             part.resident += PAGE;
@@ -141,9 +161,7 @@ impl Parts {
         self.mapped.clear();
         for map in maps {
             let mut of_one: HashMap<PartId, u64> = HashMap::new();
-            for (first, (end, part)) in &map.ranges {
-                *of_one.entry(*part).or_default() += (end - first) * PAGE;
-            }
+            map.bytes().for_each(|(part, bytes)| *of_one.entry(part).or_default() += bytes);
             for (part, bytes) in of_one {
                 let most = self.mapped.entry(part).or_default();
                 *most = bytes.max(*most);
@@ -223,6 +241,8 @@ impl Parts {
                 folios,
                 resident: 0,
                 wasted: 0,
+                all_mapped: 0,
+                all_present: 0,
                 steps: 0,
                 mapped: 0,
                 writable,
@@ -268,6 +288,11 @@ impl Parts {
 }
 
 impl PartMap {
+    /// The bytes of each range.
+    pub(super) fn bytes(&self) -> impl Iterator<Item = (PartId, u64)> {
+        self.ranges.iter().map(|(first, (end, part))| (*part, (end - first) * PAGE))
+    }
+
     /// The part of a page.
     pub(super) fn find(&self, page: u64) -> Option<PartId> {
         let (_, (end, part)) = self.ranges.range(..=page).next_back()?;

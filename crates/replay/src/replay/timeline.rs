@@ -4,6 +4,7 @@ use hosted::Hosted;
 use quire::manager::MemoryManager;
 use serde::Serialize;
 
+use super::memory::records;
 use super::verb::PAGE;
 
 /// Steps of one replay.
@@ -70,7 +71,6 @@ impl Timeline {
 
 fn look(manager: &MemoryManager<'_, Hosted>, held: u64) -> Sample {
     let info = manager.meminfo();
-    // Records of mappings and of the page cache are no program's memory on Linux either.
-    let resident = info.frames.used.saturating_sub(info.slab + held);
+    let resident = info.frames.used.saturating_sub(records(manager, &info) + held);
     Sample { resident: resident * PAGE, page_tables: info.page_tables * PAGE }
 }

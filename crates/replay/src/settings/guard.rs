@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -19,6 +20,7 @@ use super::Places;
 use super::journal::{Journal, put};
 use crate::host::thp::{selected, sizes};
 use crate::output::{quoted, say};
+use crate::record::is_left_ignored;
 
 /// The journal of values to put back. The guard and the signal thread both take it; the first one puts them back.
 static CHANGED: Mutex<Option<Journal>> = Mutex::new(None);
@@ -55,7 +57,15 @@ impl Settings {
             OpenOptions::new().write(true).open(first).map_err(|error| cannot(&error))?;
         }
         let lock = lock(&places.lock()).map_err(|error| cannot(&error))?;
-        Journal::recover(&places.journal()).told.iter().for_each(|told| say(format_args!("quire: {told}")));
+        let recovered = Journal::recover(&places.journal());
+        recovered.told.iter().for_each(|told| say(format_args!("quire: {told}")));
+        if recovered.left {
+            // What is found now is not what was there before the killed run.
+            return Err(SettingsError(format!(
+                "a run that was killed has changed settings that cannot be put back: set them by hand, or remove {}",
+                quoted(&places.journal())
+            )));
+        }
         let mut journal = Journal::found(sizes.values(), &places.min_free, places.journal());
         put_back_on_signals();
         // From here on the signal thread puts back: the journal is written before the first change.
@@ -129,8 +139,9 @@ fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> SettingsError {
     SettingsError(format!("cannot set {}: {error}", quoted(path)))
 }
 
+/// A file that another user can open is one that this user can lock, and keep all runs waiting.
 fn lock(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     match file.try_lock() {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -147,7 +158,8 @@ fn lock(path: &Path) -> io::Result<File> {
 fn put_back_on_signals() {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
-        let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        let hangup = (!is_left_ignored(Signal::SIGHUP)).then_some(SIGHUP);
+        let mut signals = match Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)) {
             Ok(signals) => signals,
             Err(error) => {
                 return say(format_args!(

@@ -40,6 +40,34 @@ impl Setting {
     fn found(path: &Path) -> Option<Self> {
         Some(Self { before: selected(path)?, set: Vec::new() })
     }
+
+    /// Gives the setting a value, if it has another; whether it has that then. The kernel may refuse the value, or grant a part of
+    /// it: that is reported, since the user must then set it, and what it has then is noted as set by this program.
+    fn give(&mut self, path: &Path, wanted: &str) -> bool {
+        if selected(path).as_deref() == Some(wanted) {
+            return true;
+        }
+        let written = put(path, wanted);
+        let now = selected(path);
+        if now.as_deref() == Some(wanted) {
+            return true;
+        }
+        let why = match (written, &now) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(now)) => format!("the kernel has made it {now}"),
+            (Ok(()), None) => "it cannot be read".to_owned(),
+        };
+        say(format_args!("quire: cannot put {} back ({why}): write {wanted} to it by hand", quoted(path)));
+        let new = now.filter(|now| !self.set.contains(now));
+        self.set.extend(new);
+        false
+    }
+
+    /// Gives the setting its old value, as [`Self::give`] does.
+    fn put_back(&mut self, path: &Path) -> bool {
+        let before = self.before.clone();
+        self.give(path, &before)
+    }
 }
 
 impl Journal {
@@ -65,6 +93,10 @@ impl Journal {
     /// When its directory cannot be written.
     pub(super) fn save(&mut self) -> Result<()> {
         self.at = now();
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
         Target::named(&self.file)?.write(&serde_json::to_vec(self)?)
     }
 
@@ -104,13 +136,16 @@ impl Journal {
         self.save()
     }
 
-    /// Restores everything, in the process that made the changes, and removes the journal.
-    pub(super) fn put_back(&self) {
-        let follower = self.follower.iter().map(|(path, setting)| (path, setting));
-        for (path, setting) in self.settings.iter().chain(follower) {
-            let _ = selected(path).as_ref() == Some(&setting.before) || write(path, &setting.before);
-        }
-        self.remove();
+    /// Restores everything, in the process that made the changes. The journal is removed, unless some settings could not be put
+    /// back: it has these then, for the next start.
+    pub(super) fn put_back(mut self) {
+        self.settings.retain(|path, setting| !setting.put_back(path));
+        // Restored last: the kernel has changed it with the others.
+        self.follower = self.follower.take().and_then(|(path, mut setting)| {
+            let done = setting.put_back(&path);
+            (!done).then_some((path, setting))
+        });
+        self.end();
     }
 
     /// Puts back what a killed process has set, if it left a journal. A setting with another value was changed
@@ -121,35 +156,53 @@ impl Journal {
             Ok(journal) => Journal { file: file.to_owned(), ..journal }.put_back_own(),
             Err(error) => {
                 let told = format!("{} is no journal of settings ({error}): remove it", quoted(file));
-                Recovered { told: vec![told], failed: true }
+                Recovered { told: vec![told], left: false, failed: true }
             }
         }
     }
 
-    fn put_back_own(&self) -> Recovered {
+    fn put_back_own(mut self) -> Recovered {
+        let mut recovered = Recovered::default();
         // Reads all settings first, since the follower changes with the others; it is restored last.
-        let settings = self.settings.iter().map(|(path, setting)| (path, setting, false));
-        let follower = self.follower.iter().map(|(path, setting)| (path, setting, self.changing));
-        let there: Vec<Found<'_>> = settings
+        let settings =
+            std::mem::take(&mut self.settings).into_iter().map(|(path, setting)| (path, setting, false));
+        let follower = self.follower.take().map(|(path, setting)| (path, setting, self.changing));
+        let follows = follower.as_ref().map(|(path, ..)| path.clone());
+        let there: Vec<Found> = settings
             .chain(follower)
             .filter_map(|(path, setting, own)| Found::of(path, setting, own))
             .collect();
-        let mut recovered = Recovered::default();
         if there.iter().any(Found::is_changed) {
             let told = format!("a run that was killed had changed settings, the last at {}", self.at);
             recovered.told.push(told);
         }
-        there.iter().for_each(|found| found.put_back(&mut recovered));
-        recovered.failed |= !self.remove();
+        for mut found in there {
+            if found.put_back(&mut recovered) {
+                continue;
+            }
+            recovered.left = true;
+            match follows.as_ref() == Some(&found.path) {
+                true => self.follower = Some((found.path, found.setting)),
+                false => _ = self.settings.insert(found.path, found.setting),
+            }
+        }
+        recovered.failed |= !self.end() || recovered.left;
         recovered
     }
 
-    fn remove(&self) -> bool {
-        let removed = fs::remove_file(&self.file);
-        if let Err(error) = &removed {
-            say(format_args!("quire: cannot remove {} ({error}): remove it by hand", quoted(&self.file)));
+    /// Removes the journal, or writes what is left of it. Whether that could be done.
+    fn end(mut self) -> bool {
+        let nothing_left = self.settings.is_empty() && self.follower.is_none();
+        // Of what is left it is known which values this program has set.
+        self.changing = false;
+        let (ended, cure) = match nothing_left {
+            true => (fs::remove_file(&self.file).map_err(Into::into), "remove it by hand"),
+            false => (self.write(), "note what could not be put back"),
+        };
+        if let Err(error) = &ended {
+            say(format_args!("quire: cannot change {} ({error:#}): {cure}", quoted(&self.file)));
         }
-        removed.is_ok()
+        ended.is_ok()
     }
 }
 
@@ -158,55 +211,54 @@ impl Journal {
 pub(super) struct Recovered {
     /// One line for each setting that was changed.
     pub(super) told: Vec<String>,
-    /// Something could not be put back.
+    /// Settings are not as they were, and the journal has them.
+    pub(super) left: bool,
+    /// Something went wrong, that or another thing.
     pub(super) failed: bool,
 }
 
 /// A setting after the process that changed it has been killed.
-struct Found<'a> {
-    path: &'a Path,
-    before: &'a str,
+struct Found {
+    path: PathBuf,
+    setting: Setting,
     current: String,
     /// The killed process has set its value.
     own: bool,
 }
 
-impl<'a> Found<'a> {
-    fn of(path: &'a Path, setting: &'a Setting, own: bool) -> Option<Self> {
-        let current = selected(path)?;
+impl Found {
+    fn of(path: PathBuf, setting: Setting, own: bool) -> Option<Self> {
+        let current = selected(&path)?;
         let own = own || setting.set.contains(&current);
-        Some(Self { path, before: &setting.before, current, own })
+        Some(Self { path, setting, current, own })
     }
 
     fn is_changed(&self) -> bool {
-        self.current != self.before
+        self.current != self.setting.before
     }
 
-    fn put_back(&self, recovered: &mut Recovered) {
-        let Self { path, before, current, own } = self;
-        let wanted = if *own { before } else { current.as_str() };
-        let written = selected(path).as_deref() == Some(wanted) || write(path, wanted);
-        recovered.failed |= !written;
-        match (self.is_changed(), own) {
-            (true, true) if written => {
-                recovered.told.push(format!("put back: {} to {before}", quoted(*path)));
+    /// Whether it is as it should be now: as before the run, or as the user has set it since.
+    fn put_back(&mut self, recovered: &mut Recovered) -> bool {
+        let changed = self.is_changed();
+        let Self { path, setting, current, own } = self;
+        if *own {
+            let done = setting.put_back(path);
+            if done && changed {
+                recovered.told.push(format!("put back: {} to {}", quoted(&*path), setting.before));
             }
-            (true, false) => recovered.told.push(format!(
-                "left alone: {} is {current}, which that run had not set; it was {before} before",
-                quoted(*path)
-            )),
-            _ => {}
+            return done;
         }
+        // The kernel may have changed the follower with the others just now.
+        let done = setting.give(path, current);
+        if changed {
+            recovered.told.push(format!(
+                "left alone: {} is {current}, which that run had not set; it was {} before",
+                quoted(&*path),
+                setting.before
+            ));
+        }
+        done
     }
-}
-
-/// Whether the kernel accepted the value. If not, it is reported, since the user must then set it.
-fn write(path: &Path, value: &str) -> bool {
-    let written = put(path, value);
-    if let Err(error) = &written {
-        say(format_args!("quire: cannot put {} back ({error}): write {value} to it by hand", quoted(path)));
-    }
-    written.is_ok()
 }
 
 /// Writes a setting, by one call: not even of a copy is a part ever read.

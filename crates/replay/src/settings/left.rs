@@ -1,6 +1,7 @@
 //! Puts back what a killed run left.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 
 use super::journal::Journal;
 use super::{Places, SettingsError};
@@ -23,14 +24,16 @@ pub enum Left {
 /// [`SettingsError`] where this user may not, or the kernel refuses a value.
 pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
     let journal = places.journal();
-    if !journal.exists() {
-        return Ok(Left::Nothing);
-    }
     let cannot = |error: &dyn std::fmt::Display| {
         SettingsError(format!(
-            "a run that was killed has changed settings of the kernel, noted in {} ({error}): run `quire restore` as root",
+            "a run has changed settings of the kernel, noted in {} ({error}): if it was killed, run `quire restore` as root",
             quoted(&journal)
         ))
+    };
+    // Looked at first: a lock that is held, if only for a moment, tells others that a run will put the settings back.
+    match OpenOptions::new().append(true).open(&journal) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Left::Nothing),
+        opened => opened.map_err(|error| cannot(&error))?,
     };
     let lock = File::open(places.lock()).map_err(|error| cannot(&error))?;
     match lock.try_lock() {
@@ -42,7 +45,6 @@ pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
     if !journal.exists() {
         return Ok(Left::Nothing);
     }
-    OpenOptions::new().append(true).open(&journal).map_err(|error| cannot(&error))?;
     let recovered = Journal::recover(&journal);
     if recovered.failed {
         recovered.told.iter().for_each(|told| crate::output::say(format_args!("quire: {told}")));

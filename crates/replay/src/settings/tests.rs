@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -211,6 +212,76 @@ fn settings_that_a_running_process_has_changed_are_left_to_it() {
     assert_eq!(values(places), only_64());
     drop(settings);
     assert_eq!(values(places), original());
+}
+
+/// Leaves a journal of one more setting, as a killed process does that had set the value it has now.
+fn killed_with(places: &Places, path: &Path, before: &str) {
+    let settings = Settings::acquire(places).unwrap();
+    let mut journal: serde_json::Value =
+        serde_json::from_slice(&fs::read(places.journal()).unwrap()).unwrap();
+    drop(settings);
+    let set = selected(path).unwrap();
+    journal["settings"][path.to_str().unwrap()] = serde_json::json!({ "before": before, "set": [set] });
+    fs::write(places.journal(), journal.to_string()).unwrap();
+}
+
+#[test]
+fn the_journal_stays_until_all_of_it_is_put_back() {
+    let Copy { places, .. } = &copy();
+    // It can be read, and every write fails.
+    killed_with(places, Path::new("/proc/version"), "x");
+    for _ in 0..2 {
+        assert!(put_back_left(places).is_err());
+        assert!(places.journal().exists(), "what it was before is nowhere else");
+    }
+    assert!(Settings::acquire(places).is_err(), "that it has another value now is not what was found");
+    assert!(places.journal().exists());
+}
+
+#[test]
+fn a_value_that_the_kernel_takes_in_part_is_not_put_back() {
+    let Copy { places, .. } = &copy();
+    // The name of this thread, of which the kernel keeps 15 letters.
+    let (name, wanted) = (Path::new("/proc/thread-self/comm"), "a-name-of-20-letters");
+    killed_with(places, name, wanted);
+    for _ in 0..2 {
+        let told = put_back_left(places);
+        assert!(told.is_err() && places.journal().exists(), "{told:?}");
+        assert_eq!(selected(name).as_deref(), Some(&wanted[..15]));
+    }
+    fs::write(name, "set-by-hand").unwrap();
+    let told = put_back_left(places);
+    assert!(matches!(&told, Ok(Left::PutBack(told)) if told[1].starts_with("left alone: ")), "{told:?}");
+    assert_eq!(selected(name).as_deref(), Some("set-by-hand"));
+    assert!(!places.journal().exists());
+}
+
+#[test]
+fn what_the_guard_cannot_put_back_stays_in_the_journal() {
+    let Copy { places, .. } = &copy();
+    let pool = places.settings.join("nr_hugepages");
+    fs::write(&pool, "3\n").unwrap();
+    let settings = Settings::acquire(places).unwrap();
+    settings.only(64).unwrap();
+    settings.set(&pool, "7").unwrap();
+    fs::remove_file(&pool).unwrap();
+    fs::create_dir(&pool).unwrap();
+    drop(settings);
+    assert_eq!(values(places), original(), "the others are put back");
+    fs::remove_dir(&pool).unwrap();
+    fs::write(&pool, "7\n").unwrap();
+    let told = put_back_left(places);
+    assert!(matches!(&told, Ok(Left::PutBack(told)) if told.len() == 2), "{told:?}");
+    assert_eq!(selected(&pool).as_deref(), Some("3"));
+}
+
+/// A lock needs no right to write: any user could keep all runs waiting.
+#[test]
+fn no_other_user_can_take_the_lock() {
+    let Copy { places, .. } = &copy();
+    drop(Settings::acquire(places).unwrap());
+    let mode = fs::metadata(places.lock()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
 }
 
 #[test]

@@ -251,10 +251,13 @@ impl Figure {
         let measured = Spread { median, ..Spread::of(times) };
         // However much the runs differ: samples of a busy machine prove nothing.
         let alone = Spread { spread_percent: 0.0, ..measured };
-        // A run has whole samples; the mean of several is as much finer.
-        let grain = SAMPLE_NS / sampled.len().max(1) as u64;
-        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, grain) }
+        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, time_grain(sampled.len())) }
     }
+}
+
+/// Nanoseconds that the mean of so many sampled runs can be off: a run has whole samples.
+pub(super) fn time_grain(sampled_runs: usize) -> u64 {
+    SAMPLE_NS / sampled_runs.max(1) as u64
 }
 
 impl Spread {

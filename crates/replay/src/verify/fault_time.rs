@@ -16,8 +16,9 @@ use nix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use super::group::Group;
-use super::streams::Streams;
+use super::run_process::RunProcess;
 use super::unsampled::Faulted;
+use crate::record::{Counted, Peak};
 
 /// The program that samples, of Debian's package `linux-perf`.
 const PERF: &str = "perf";
@@ -33,9 +34,6 @@ const APART: &str = "exec 3<&0; \"$@\" <&3 3<&- &";
 
 /// What `perf` waits for: it says that the samples have begun, and ends with its standard input, so with this process too.
 const WORK: &str = "echo begun; exec cat";
-
-/// Joins the control group of the first argument, and becomes the program of the others.
-const JOIN: &str = "echo $$ >\"$1\" && shift && exec \"$@\"";
 
 /// Why no time in faults can be measured here, if so.
 pub(super) fn missing() -> Option<&'static str> {
@@ -92,19 +90,13 @@ impl Sampler {
         Ok(Self { input, output, directory, group, runs: Vec::new() })
     }
 
-    /// Runs the command once; when it began and ended.
+    /// Runs the command once, with all that it starts; returns when it began and ended.
     ///
     /// # Errors
-    /// A process that cannot be started.
+    /// A command that cannot be run.
     pub(super) fn run(&self, command: &[OsString], shown: bool) -> Result<(Duration, Duration)> {
-        let streams = Streams::of_program(shown)?;
-        let begun = now();
-        // Its status may be that of the program.
-        let status = self.process(command).status();
-        let ended = now();
-        drop(streams);
-        status.context("cannot start a run")?;
-        Ok((begun, ended))
+        let Counted { began, run_ns, .. } = self.run_process(command, shown)?;
+        Ok((began, began + Duration::from_nanos(run_ns)))
     }
 
     /// The samples of this run count, which is later than those before it.
@@ -118,27 +110,17 @@ impl Sampler {
     /// A process that cannot be started, or has not done its work.
     pub(super) fn run_faults(&mut self) -> Result<Faulted> {
         let place = self.directory.path().join("faulted");
-        let status = self.process(&Faulted::command(&place)?).status().context("cannot start a run")?;
-        ensure!(status.success(), "the process that only faults failed ({status})");
+        let code = self.run_process(&Faulted::command(&place)?, true)?.exit_code;
+        ensure!(code == 0, "the process that only faults failed (exit code {code})");
         let faulted = Faulted::read(&place)?;
         self.runs.extend(&faulted.rounds);
         Ok(faulted)
     }
 
-    /// A process whose samples count.
-    fn process(&self, command: &[OsString]) -> Command {
-        match &self.group {
-            Some(group) => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", JOIN, "sh"]).arg(group.members()).args(command);
-                shell
-            }
-            None => {
-                let mut program = Command::new(&command[0]);
-                program.args(&command[1..]);
-                program
-            }
-        }
+    /// A run whose samples count.
+    fn run_process(&self, command: &[OsString], shown: bool) -> Result<Counted> {
+        let group = self.group.as_ref().map(Group::members);
+        RunProcess { command, shown, peak: Peak::Counted, group }.counted()
     }
 
     /// Ends; returns the nanoseconds that the program and all processes that it started were in page faults, by run.

@@ -1,34 +1,24 @@
 //! Runs a program under each set of folio sizes, and reads what the kernel counted.
-//!
-//! Each run has a process of its own between this one and the program. The kernel counts the memory of a process
-//! before it execs as the program's peak, and this process has much of it after a replay.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
-
 use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
 use super::run_off::{Limits, RunOff};
+use super::run_process::RunProcess;
 use super::streams::Streams;
 use super::unsampled::Faulted;
 use crate::calibrate::usual;
 use crate::output::{Progress, quoted, say};
-use crate::record::{self, Counted, Peak, Wait, run_unrecorded};
+use crate::record::{self, Counted, Peak, Wait};
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
 use crate::trace::{Program, Tier};
-
-/// The name of the subcommand below.
-const SUBCOMMAND: &str = "verify-run";
+use anyhow::{Context, Result, bail};
 
 /// A program with less memory may have less than the process that starts it, whose memory the kernel counts as the
 /// program's. Its peak is read at the end of each of its processes.
@@ -100,7 +90,7 @@ pub(super) fn sampled_runs(runs: u32, fault_ns: u64) -> u32 {
     runs.max(enough as u32)
 }
 
-impl Measuring<'_> {
+impl<'a> Measuring<'a> {
     /// Runs the command once to warm the page cache, and then `runs` times under each set of sizes, by turns. `advised`
     /// is one of them, which may take so many percent longer than the fastest.
     ///
@@ -257,34 +247,17 @@ impl Measuring<'_> {
     /// As [`Before::each_run`], and a process that cannot be started.
     pub(super) fn warm(self) -> Result<()> {
         self.before.each_run()?;
-        let mut run = self.one_run(Peak::Counted)?;
-        run.stderr(Stdio::null()).output().context("cannot start a run")?;
-        Ok(())
+        self.run_process(Peak::Counted).warm()
     }
 
     /// Runs the command once, in a process of its own.
     fn run(self, peak: Peak) -> Result<Counted> {
         self.before.each_run()?;
-        let output = self.one_run(peak)?.stderr(Stdio::inherit()).output().context("cannot start a run")?;
-        if !output.status.success() {
-            let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
-            bail!("a run of {} was not completed ({})", quoted(name), output.status);
-        }
-        serde_json::from_slice(&output.stdout).context("a run did not tell its counts")
+        self.run_process(peak).counted()
     }
 
-    /// The process of one run, without a standard input.
-    fn one_run(self, peak: Peak) -> Result<Command> {
-        let itself = env::current_exe().context("cannot find this command's own file")?;
-        let mut run = Command::new(itself);
-        let seen = (peak == Peak::Seen).then_some("--see-peak");
-        run.arg(SUBCOMMAND)
-            .args(seen)
-            .args(self.shown.then_some("--show-output"))
-            .arg("--")
-            .args(self.command)
-            .stdin(Stdio::null());
-        Ok(run)
+    fn run_process(self, peak: Peak) -> RunProcess<'a> {
+        RunProcess { command: self.command, shown: self.shown, peak, group: None }
     }
 }
 
@@ -332,32 +305,6 @@ impl Before<'_> {
         thread::sleep(self.rest);
         Ok(())
     }
-}
-
-/// One run, as `quire verify` starts it: prints what the kernel counted.
-#[derive(Clone, Debug, clap::Args)]
-#[command(name = SUBCOMMAND)]
-pub struct RunArgs {
-    #[arg(long)]
-    see_peak: bool,
-    #[arg(long)]
-    show_output: bool,
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
-}
-
-/// Runs `quire verify-run`.
-///
-/// # Errors
-/// See [`RecordError`](crate::record::RecordError).
-pub fn run_once(args: &RunArgs) -> Result<()> {
-    // A run without its measurement is of no use: the signal is passed on to the program.
-    prctl::set_pdeathsig(Signal::SIGTERM)?;
-    let streams = Streams::of_program(args.show_output)?;
-    let counted = run_unrecorded(&args.command, if args.see_peak { Peak::Seen } else { Peak::Counted });
-    drop(streams);
-    let counted = serde_json::to_vec(&counted?)?;
-    Ok(std::io::stdout().write_all(&counted)?)
 }
 
 #[cfg(test)]

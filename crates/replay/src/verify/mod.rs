@@ -1,7 +1,8 @@
 //! `quire verify`: runs programs under each folio size on the running kernel, beside what a replay predicts.
 //!
 //! ```text
-//! measure   the runs: a process of its own for each, so that its memory does not count as the program's
+//! measure   the runs under each set of sizes
+//! run_process a process of its own for each, so that this one's memory does not count as the program's
 //! fault_time further runs, of which samples tell how long they are in faults
 //! unsampled  what samples do not see of a fault
 //! group     a control group for them, so that faults of other programs do not count
@@ -19,6 +20,7 @@ mod group;
 mod measure;
 mod priced;
 mod run_off;
+mod run_process;
 mod streams;
 mod text;
 mod turns;
@@ -31,7 +33,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use clap::{ValueEnum, value_parser};
 
-pub use measure::{RunArgs, run_once};
+pub use run_process::{RunArgs, run_once};
 pub use unsampled::{FaultsArgs, fault};
 
 use crate::advise;

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use super::compare::{
     Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict, rss_grain,
+    time_grain,
 };
 use super::run_off::Against;
-use crate::output::quoted;
+use crate::output::{duration, quoted};
 
 const COLUMNS: usize = 80;
 
@@ -43,17 +44,20 @@ pub(super) fn section(compared: &Compared) -> String {
     let or_spread = ", or within the runs' own spread.\n";
     let grain = mib(rss_grain());
     let or_grain = format!(", the runs' own spread, or {grain} MiB (kernel's count).\n");
-    let prices = match (compared.sampled_runs, compared.prices_measured) {
-        (0, _) => "",
-        (_, true) => ".\n",
-        (_, false) => " (prices assumed: `calibrate --kernel`).\n",
+    let assumed = match compared.prices_measured {
+        true => "",
+        false => "\n(prices assumed: `calibrate --kernel`)",
+    };
+    let or_samples = match compared.sampled_runs {
+        0 => String::new(),
+        runs => format!(", or {} (whole samples){assumed}.\n", duration(time_grain(runs) as f64)),
     };
     text + &judged(|row| Some(&row.faults), "Faults", FAULTS_PERCENT)
         + or_spread
         + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
         + &or_grain
         + &judged(|row| row.fault_ns.as_ref(), "Time in faults", FAULT_TIME_PERCENT)
-        + prices
+        + &or_samples
         + &compared.advice.as_ref().map_or_else(String::new, advice)
         + NOTE
         + "\n"

@@ -50,7 +50,8 @@ struct ReferencedProcess {
 struct With2m {
     least_2m: u64,
     most_2m: u64,
-    entries_4k: u64,
+    least_4k: u64,
+    most_4k: u64,
 }
 
 #[derive(Deserialize)]
@@ -143,15 +144,15 @@ fn reach(reach: &Reach) -> Markup {
     let Some(process) = &reach.process else {
         return html! { "Unknown: no interval came to its end." };
     };
-    let With2m { least_2m, most_2m, entries_4k } = &process.with_2m;
+    let With2m { least_2m, most_2m, least_4k, most_4k } = &process.with_2m;
     html! {
         "A model from referenced bits, interval " (duration(reach.interval_ns as f64)) ": " (process.program)
         " references " (mebibytes(process.median_bytes)) " in the median of " (process.intervals) " intervals, "
         (mebibytes(process.most_bytes)) " in the process. That takes " (thousands(process.entries_4k as f64))
         " entries of 4 KiB, of which the last level has " (thousands(reach.tlb_last_4k as f64))
         "; with anonymous memory in 2 MiB " (thousands(*least_2m as f64)) " to " (thousands(*most_2m as f64))
-        " of 2 MiB (of " (thousands(reach.tlb_last_2m as f64)) ") and " (thousands(*entries_4k as f64))
-        " of 4 KiB. Clearing and reading the bits took " (format!("{:.1} %", reach.overhead_percent)) " of the time."
+        " of 2 MiB (of " (thousands(reach.tlb_last_2m as f64)) ") and " (thousands(*least_4k as f64))
+        " to " (thousands(*most_4k as f64)) " of 4 KiB. Clearing and reading the bits took " (format!("{:.1} %", reach.overhead_percent)) " of the time."
     }
 }
 

@@ -125,7 +125,7 @@ fn memory_at_the_peak_belongs_to_its_part() {
     fixture.maps(0, 4);
     let part = fixture.map.find(BASE / PAGE);
     for _ in 0..2 {
-        fixture.parts.peak([(part, true), (part, false), (part, false)].into_iter());
+        fixture.parts.peak([(part, true), (part, false), (part, false)].into_iter(), &HashMap::new());
     }
     let part = &fixture.parts.end()[0];
     assert_eq!((part.resident, part.wasted), (3 * PAGE, 2 * PAGE));

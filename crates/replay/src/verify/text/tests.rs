@@ -81,6 +81,22 @@ fn the_summary_counts_what_holds() {
     assert!(text.contains("\n2M: the program ended with 0, 3.\n"), "{text}");
 }
 
+/// A time that is 20 % off may be as near as whole samples tell.
+#[test]
+fn what_is_as_near_as_samples_tell_is_not_called_within_15_percent() {
+    let mut compared = compared(&["p"]);
+    for row in &mut compared.sizes {
+        let time = row.fault_ns.as_mut().expect("it was measured");
+        (time.error_percent, time.verdict) = (20.0, Verdict::WithinGrain);
+    }
+    for (sampled_runs, grain) in [(7, "71.4 us"), (1, "500 us"), (1000, "500 ns")] {
+        compared.sampled_runs = sampled_runs;
+        let text = section(&compared);
+        let said = format!("\nTime in faults: 3 of 3 within 15 %, or {grain} (whole samples)");
+        assert!(text.contains(&said), "{text}");
+    }
+}
+
 #[test]
 fn further_turns_stand_in_the_place_of_the_first_ones() {
     let mut compared = compared(&["p"]);

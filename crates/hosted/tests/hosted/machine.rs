@@ -2,12 +2,13 @@
 
 use std::sync::mpsc::channel;
 
-use hosted::raw::RawMachine;
+use hosted::raw::{IsolatedMemory, RawClearer, RawMachine};
 use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::arch::{ReadyClear, ReadyCopy};
+use quire::arch::{Entry, ReadyClear, ReadyCopy};
+use quire::clear::Clearer;
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform};
+use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform, TouchHint};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 use testkit::panic_message;
@@ -36,6 +37,30 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
     assert_eq!((counters.bytes_cleared, counters.bytes_copied), (4096, 4096));
 }
 
+/// H1: in release builds too.
+#[test]
+fn frames_that_are_no_memory_of_the_machine_are_refused_by_number() {
+    let machine = machine(1);
+    let beyond = Frame(1 << 28);
+    machine.run_on(CPU0, || {
+        let one = FrameRange::new(beyond, 1);
+        let clearer = Clearer::new(&machine, None).expect("a kernel that every processor has");
+        let refused = [
+            panic_message(|| machine.store_entry_raw(beyond, 0, Entry::EMPTY)),
+            panic_message(|| assert!(machine.load_entry_raw(beyond, 0) == Entry::EMPTY)),
+            panic_message(|| machine.clear_raw(one, ReadyClear::PLAIN)),
+            panic_message(|| machine.copy_raw(one, Frame(0), ReadyCopy::PLAIN)),
+            panic_message(|| machine.copy_raw(FrameRange::new(Frame(0), 1), beyond, ReadyCopy::PLAIN)),
+            // Its last frame is behind the end.
+            panic_message(|| machine.clear_raw(FrameRange::new(Frame(0), 1025), ReadyClear::PLAIN)),
+            panic_message(|| clearer.clear_raw(&machine, one, TouchHint::Soon)),
+        ];
+        for message in refused {
+            assert!(message.contains("no memory of this machine"), "{message}");
+        }
+    });
+}
+
 /// H1.
 #[test]
 fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
@@ -54,6 +79,10 @@ fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
             (*low, *high) = (1, 2);
             assert_eq!((*low, *high), (1, 2));
         }
+        let frames = |start: u64, bytes: u64| FrameRange::new(PhysAddr(start).frame(), bytes / 4096);
+        assert!(machine.holds(frames(3 * MIB, MIB)) && machine.holds(frames(8 * MIB, 2 * MIB)));
+        let parts = [frames(3 * MIB, 2 * MIB), frames(2 * MIB, 2 * MIB), FrameRange::new(Frame(u64::MAX), 1)];
+        assert!(!parts.iter().any(|&frames| machine.holds(frames)));
         let inside = [3 * MIB, 4 * MIB - 1, 8 * MIB, 10 * MIB - 1];
         assert!(inside.iter().all(|&addr| machine.is_memory(PhysAddr(addr))));
         let outside = [0, 3 * MIB - 1, 4 * MIB, 8 * MIB - 1, 10 * MIB, u64::MAX];

@@ -270,4 +270,8 @@ unsafe impl Platform for Watched<'_> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl hosted::raw::IsolatedMemory for Watched<'_> {}
+unsafe impl hosted::raw::IsolatedMemory for Watched<'_> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.machine.holds(frames)
+    }
+}

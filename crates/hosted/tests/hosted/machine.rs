@@ -155,6 +155,10 @@ fn malformed_configurations_are_refused_by_name() {
     assert_eq!(ranges(&[(0, 4096), (8192, 0)]), Some(HostedError::BadRange { index: 1 }));
     assert_eq!(ranges(&[(100, 4096)]), Some(HostedError::BadRange { index: 0 }));
     assert_eq!(ranges(&[(u64::MAX - 4095, 8192)]), Some(HostedError::BadRange { index: 0 }));
+    // More than a processor can address.
+    let highest = 0u64.wrapping_sub(2 * MIB);
+    assert_eq!(ranges(&[(0, MIB), (highest, MIB)]), Some(HostedError::BadRange { index: 1 }));
+    assert_eq!(ranges(&[((1 << 52) - 4096, 8192)]), Some(HostedError::BadRange { index: 0 }));
     assert_eq!(ranges(&[(0, 8192), (4096, 4096)]), Some(HostedError::Overlapping { index: 1 }));
     let cpus = HostedConfig::new(MIB).with_cpus(0).build().err();
     assert_eq!(cpus, Some(HostedError::BadCpuCount { asked: 0 }));

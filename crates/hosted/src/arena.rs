@@ -188,12 +188,15 @@ impl Arena {
         })
     }
 
-    /// Whether the host has populated any of these bytes, at most 2 MiB, as far as is known. If not they read as zeroes,
+    /// Whether the host has populated any of these bytes, at least one, as far as is known. If not they read as zeroes,
     /// and clearing them would take memory of the host for nothing.
     pub(crate) fn is_populated(&self, at: PhysAddr, bytes: u64) -> bool {
-        let start = self.direct_map(at).addr() as u64;
-        let block = (at.0 - self.ranges[0].start.0) / ALIGN;
-        self.populated.as_ref().is_none_or(|populated| populated.any(block, start..start + bytes))
+        let Some(populated) = &self.populated else { return true };
+        self.parts(at, bytes).any(|(offset, bytes)| {
+            let part = PhysAddr(at.0 + offset);
+            let start = self.direct_map(part).addr() as u64;
+            populated.any((part.0 - self.ranges[0].start.0) / ALIGN, start..start + bytes)
+        })
     }
 
     /// The address of the byte at `addr`. It may be dereferenced only if `addr` lies in a range (H1).

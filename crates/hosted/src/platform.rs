@@ -63,7 +63,7 @@ impl Hosted {
     pub fn disable_interrupts(&self) -> bool {
         Task::with(|task| {
             if self.config.interrupt_price {
-                task.flags.store(save_flags(), Ordering::Relaxed);
+                save_flags();
             }
             let off = task.interrupts_off();
             task.set_interrupts_off(true);
@@ -78,7 +78,7 @@ impl Hosted {
         Task::with(|task| {
             task.set_interrupts_off(!were_on);
             if self.config.interrupt_price {
-                restore_flags(task.flags.load(Ordering::Relaxed));
+                restore_flags();
             }
             if were_on {
                 called(task);

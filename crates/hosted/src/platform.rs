@@ -41,13 +41,6 @@ impl Hosted {
         counters.flushes_tables.add(u64::from(request.tables));
     }
 
-    /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
-    fn fence_threads(&self, targets: &CpuSet) {
-        if !targets.is_empty() && !cfg!(miri) {
-            barriers::interrupt_processors();
-        }
-    }
-
     /// Checks that the caller holds only an address space's lock, as the library may when it calls a
     /// secondary MMU. The bare machine does not know locks.
     fn debug_assert_may_block(&self) {
@@ -176,9 +169,16 @@ unsafe impl FramePlatform for Hosted {
         self.online.snapshot()
     }
 
+    /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
     fn fence_cpus(&self, targets: &CpuSet) {
         Task::with(called);
-        self.fence_threads(targets);
+        if targets.is_empty() {
+            return;
+        }
+        self.own_counters().fences.add(1);
+        if !cfg!(miri) {
+            barriers::interrupt_processors();
+        }
     }
 
     fn relax(&self) {

@@ -354,12 +354,14 @@ fn flushes_are_counted_exactly() {
         machine.flush_local(&ranged);
         machine.flush_remote_start(&others, &whole);
         machine.flush_remote_wait(&others, &whole);
+        machine.fence_cpus(&others);
+        machine.fence_cpus(&CpuSet::first(0));
     });
     let counters = machine.counters();
     assert_eq!((counters.flushes_local, counters.flushes_remote, counters.cpus_targeted), (1, 1, 2));
     assert_eq!((counters.flushes_range, counters.pages_flushed), (1, 5));
     assert_eq!((counters.flushes_address_space, counters.flushes_tables), (1, 1));
-    assert_eq!(counters.ipis, u64::from(!cfg!(miri)));
+    assert_eq!((counters.ipis, counters.fences), (u64::from(!cfg!(miri)), 1));
     machine.reset_counters();
     assert_eq!(machine.counters(), hosted::Counters::default());
 }

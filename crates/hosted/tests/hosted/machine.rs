@@ -366,6 +366,17 @@ fn flushes_are_counted_exactly() {
     assert_eq!(machine.counters(), hosted::Counters::default());
 }
 
+/// H3: it is the same machine, without checks.
+#[test]
+fn a_bare_machine_has_the_nodes_and_distances_of_its_machine() {
+    let ranges = vec![MemoryRange::new(0, MIB), MemoryRange::new(MIB, MIB).on_node(1)];
+    let config = HostedConfig::new(0).with_ranges(ranges).with_cpus(2).with_nodes(vec![0, 1]);
+    let machine = config.with_distances(vec![vec![10, 40], vec![40, 10]]).build().unwrap();
+    // SAFETY: H3: no call below asks which CPU it runs on.
+    let bare = unsafe { machine.bare() };
+    assert_eq!((bare.node_of(CpuId(1)), bare.node_distance(0, 1), bare.node_distance(1, 1)), (1, 40, 10));
+}
+
 #[test]
 fn allocations_fail_at_every_index_in_turn() {
     let machine = machine(1);

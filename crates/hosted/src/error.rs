@@ -49,7 +49,9 @@ pub enum HostedError {
         errno: rustix::io::Errno,
     },
     /// The host kernel has no `membarrier` with expedited private barriers.
-    #[error("the host has no expedited membarrier ({errno}): turn `real_ipis` off")]
+    #[error(
+        "the host has no expedited membarrier ({errno}): a machine needs it to empty the lists of other CPUs"
+    )]
     NoMembarrier {
         /// What the host said.
         errno: rustix::io::Errno,

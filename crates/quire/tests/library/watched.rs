@@ -240,6 +240,14 @@ unsafe impl TablePlatform for Watched<'_> {
         self.machine.flush_kernel(range);
     }
 
+    fn secondary_invalidate_start(&self, root: Frame, range: quire::addr::VirtRange) {
+        self.machine.secondary_invalidate_start(root, range);
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: quire::addr::VirtRange) {
+        self.machine.secondary_invalidate_end(root, range);
+    }
+
     fn secondary_collapse_possible(&self, root: Frame, range: quire::addr::VirtRange) {
         if let Some(told) = self.told.lock().unwrap().as_mut() {
             told();

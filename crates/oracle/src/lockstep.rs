@@ -386,7 +386,10 @@ impl<S: Subject> Lockstep<S> {
         }
         let want = self.model.read(actor.space, at, probe);
         match (got, want) {
-            (Ok(word), Ok(seen)) if seen.allows(word) => Ok(()),
+            (Ok(word), Ok(seen)) if seen.allows(word) => {
+                self.model.saw(actor.space, at, probe, word);
+                Ok(())
+            }
             (Ok(word), Ok(seen)) => Err(format!(
                 "load on CPU {} from {at:#x} of space {}: {word:#x}, want {seen:x?}",
                 actor.cpu, actor.space

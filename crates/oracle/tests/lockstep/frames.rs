@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use hosted::FailurePlan;
 use oracle::frames::Class::*;
 use oracle::frames::FrameOp::*;
 use oracle::frames::Place::*;
@@ -28,6 +29,17 @@ fn allocator_and_model_agree() {
         runs += 1;
     }
     println!("{runs} machines agreed");
+}
+
+#[test]
+fn a_refusal_without_a_reason_is_noticed() {
+    let shape = FrameShape::of(&[(0, 4096)], 0, 1);
+    let request = |class| [(0, Take(class, Here, 3))];
+    for class in [Kernel, User, Atomic, Dma32, Reclaimable] {
+        assert_eq!(FrameLockstep::check(&shape, &request(class)), Ok(()));
+        let refused = FrameLockstep::check_failing(&shape, &request(class), FailurePlan::From(0));
+        assert!(refused.is_err(), "{class:?}");
+    }
 }
 
 #[test]

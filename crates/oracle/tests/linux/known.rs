@@ -30,7 +30,7 @@ pub(crate) enum LeftOut {
     KeptEdge,
     /// The row "a locked mapping of which a part moves".
     LockedPart,
-    /// The row "a second view in the place of the first".
+    /// The row "a second view in place of the first".
     OwnPlace,
 }
 

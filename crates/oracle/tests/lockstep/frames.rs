@@ -86,3 +86,13 @@ fn the_last_folio_of_a_machine_ends_with_its_memory() {
     let ops: Vec<_> = all.chain((0..1100).map(|_| (0, GiveFrames(0, 1)))).collect();
     FrameLockstep::check(&shape, &ops).unwrap();
 }
+
+/// A frame that was used and freed leaves nothing behind that keeps its memory from being removed.
+#[test]
+fn memory_that_was_used_and_freed_can_be_removed() {
+    let mut shape = FrameShape::of(&[(0xff06a, 1497), (0xff800, 1024)], 0, 2);
+    (shape.ranges[1].node, shape.ranges[1].zeroed, shape.later) = (1, true, 2);
+    shape.cpu_nodes = vec![0, 2];
+    let ops = [(0, Add(0)), (1, Take(Reclaimable, Only(2), 0)), (1, Give(0)), (1, Remove(0))];
+    FrameLockstep::check(&shape, &ops).unwrap();
+}

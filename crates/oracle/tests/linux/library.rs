@@ -16,7 +16,7 @@ use quire::manager::{Config, MemoryRange};
 
 use crate::alone;
 use crate::hostile::make_hostile;
-use crate::pair::{Bug, Counts, Pair};
+use crate::pair::{Bug, Counts, Pair, Which};
 use crate::placed::places_file;
 use crate::subject::{HEAP_ROOM, Linux, locks_freely};
 
@@ -119,7 +119,7 @@ fn the_library_agrees_with_this_kernel() {
 #[test]
 fn a_verb_that_does_nothing_is_noticed() {
     let _alone = alone();
-    let verbs: [(&str, fn(&Op) -> bool); 9] = [
+    let verbs: [(&str, Which); 9] = [
         ("mmap", |op| matches!(op, Op::Mmap(_))),
         ("munmap", |op| matches!(op, Op::Munmap(..))),
         ("mprotect", |op| matches!(op, Op::Mprotect(..))),
@@ -174,7 +174,7 @@ fn a_page_that_was_given_back_hides_no_old_contents_and_no_lost_store() {
     let given_back = [map(false), Op::Store(at, 0), Op::Madvise(at, PAGE, Advice::Free)];
     let remapped = [&given_back[..], &[map(true), Op::Load(at, 0)]].concat();
     let stored = [&given_back[..], &[Op::Store(at, 1), Op::Load(at, 1)]].concat();
-    let cases: [(Vec<Op>, fn(&Op) -> bool); 2] = [
+    let cases: [(Vec<Op>, Which); 2] = [
         (remapped, |op| matches!(op, Op::Mmap(map) if map.populate)),
         (stored, |op| matches!(op, Op::Store(_, 1))),
     ];

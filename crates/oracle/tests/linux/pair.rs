@@ -44,14 +44,17 @@ pub(crate) struct Counts {
     pub(crate) left_out: BTreeMap<LeftOut, u64>,
 }
 
+/// Selects operations.
+pub(crate) type Which = fn(&Op) -> bool;
+
 /// What is wrong with the library's side.
 #[derive(Clone, Copy)]
 pub(crate) enum Bug {
     None,
     /// These calls are kept from the library, as if it had done nothing and said otherwise: what a broken verb would do.
-    Lost(fn(&Op) -> bool),
+    Lost(Which),
     /// These mappings get the lowest free address.
-    Misplaced(fn(&Op) -> bool),
+    Misplaced(Which),
 }
 
 /// Both, with the same address spaces.

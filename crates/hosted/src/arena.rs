@@ -7,7 +7,8 @@ use std::ffi::c_void;
 use std::iter::successors;
 use std::ptr::{self, NonNull};
 
-use quire::addr::PhysAddr;
+use quire::addr::{FrameRange, PhysAddr};
+use quire::limits::FRAME_SIZE;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -163,6 +164,20 @@ impl Arena {
         after > 0 && addr < self.ranges[after - 1].end()
     }
 
+    /// Whether every byte of these frames belongs to a range.
+    pub(crate) fn holds(&self, frames: FrameRange) -> bool {
+        let bytes = |frames: u64| frames.checked_mul(FRAME_SIZE);
+        let ends = bytes(frames.start.0).zip(bytes(frames.count));
+        ends.is_some_and(|(start, bytes)| {
+            let left = self.ranges.iter().fold((start, bytes), |(at, left), range| {
+                let here = range.start.0 <= at && at < range.end().0;
+                let part = if here { left.min(range.end().0 - at) } else { 0 };
+                (at + part, left - part)
+            });
+            left.1 == 0
+        })
+    }
+
     /// Offset and length of the parts of these bytes, at least one, that are cleared or left alone by themselves. None
     /// has bytes of two blocks of 2 MiB.
     pub(crate) fn parts(&self, at: PhysAddr, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
@@ -173,12 +188,15 @@ impl Arena {
         })
     }
 
-    /// Whether the host has populated any of these bytes, at most 2 MiB, as far as is known. If not they read as zeroes,
+    /// Whether the host has populated any of these bytes, at least one, as far as is known. If not they read as zeroes,
     /// and clearing them would take memory of the host for nothing.
     pub(crate) fn is_populated(&self, at: PhysAddr, bytes: u64) -> bool {
-        let start = self.direct_map(at).addr() as u64;
-        let block = (at.0 - self.ranges[0].start.0) / ALIGN;
-        self.populated.as_ref().is_none_or(|populated| populated.any(block, start..start + bytes))
+        let Some(populated) = &self.populated else { return true };
+        self.parts(at, bytes).any(|(offset, bytes)| {
+            let part = PhysAddr(at.0 + offset);
+            let start = self.direct_map(part).addr() as u64;
+            populated.any((part.0 - self.ranges[0].start.0) / ALIGN, start..start + bytes)
+        })
     }
 
     /// The address of the byte at `addr`. It may be dereferenced only if `addr` lies in a range (H1).
@@ -217,9 +235,8 @@ fn reserve_host(bytes: usize) -> rustix::io::Result<NonNull<u8>> {
 }
 
 fn heap_layout(bytes: usize) -> Layout {
-    // The size came from a checked sum below 2^63 and the alignment is a power of two, so this cannot fail.
-    Layout::from_size_align(bytes, quire::limits::FRAME_SIZE as usize)
-        .expect("an arena's size is a valid layout")
+    // The size is little more than 2^52 (`checked_span`) and the alignment a power of two, so this cannot fail.
+    Layout::from_size_align(bytes, FRAME_SIZE as usize).expect("an arena's size is a valid layout")
 }
 
 fn reserve_heap(bytes: usize) -> rustix::io::Result<NonNull<u8>> {

@@ -61,8 +61,9 @@ impl Bare {
     }
 }
 
-// SAFETY: every call is the machine's own, except `pin`: its precondition, that the calling thread is a CPU
-// of this machine (H3), is the contract of `Hosted::bare`.
+// SAFETY: every call with a contract is the machine's own, except `pin`: its precondition, that the calling thread is a
+// CPU of this machine (H3), is the contract of `Hosted::bare`. Calls that only watch are left out: a kernel has no checker
+// of locks, of freed frames or of reschedule points.
 unsafe impl FramePlatform for Bare {
     #[inline(always)]
     fn pin(&self) -> CpuId {
@@ -105,6 +106,10 @@ unsafe impl FramePlatform for Bare {
 
     fn node_of(&self, cpu: CpuId) -> u8 {
         self.0.node_of(cpu)
+    }
+
+    fn node_distance(&self, from: u8, to: u8) -> u8 {
+        self.0.node_distance(from, to)
     }
 
     fn online_cpus(&self) -> CpuSet {

@@ -7,6 +7,10 @@ use quire::arch::Feature;
 
 use crate::error::HostedError;
 
+/// No memory ends above this: an entry of a page table has bits for no higher address. So no sum of a few such addresses
+/// overflows.
+const HIGHEST: u64 = 1 << 52;
+
 /// A range of physical memory. Whole frames; ranges of a machine stand in ascending order and may leave holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRange {
@@ -195,7 +199,8 @@ impl HostedConfig {
         let mut end = first;
         for (index, range) in self.ranges.iter().enumerate() {
             let frame = quire::limits::FRAME_SIZE;
-            let top = range.start.0.checked_add(range.bytes).ok_or(HostedError::BadRange { index })?;
+            let top = range.start.0.checked_add(range.bytes).filter(|&top| top <= HIGHEST);
+            let top = top.ok_or(HostedError::BadRange { index })?;
             if range.bytes == 0 || !range.start.0.is_multiple_of(frame) || !range.bytes.is_multiple_of(frame)
             {
                 return Err(HostedError::BadRange { index });

@@ -47,8 +47,11 @@ counters! {
     /// CPUs that remote flushes and flushes of kernel translations went to, summed: the interrupts that a
     /// kernel would send.
     cpus_targeted,
-    /// Barriers that really interrupted the host's processors (`membarrier` calls).
+    /// Flushes that really interrupted the host's processors (`membarrier` calls).
     ipis,
+    /// Fences of other CPUs ([`quire::platform::FramePlatform::fence_cpus`]): each interrupts the host's processors,
+    /// and a kernel's CPUs that it names.
+    fences,
     /// Brackets of a secondary MMU that began.
     brackets,
     /// Brackets of a secondary MMU that ended.

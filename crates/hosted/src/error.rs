@@ -6,8 +6,10 @@ pub enum HostedError {
     /// No memory range was given.
     #[error("the machine has no memory: give at least one range")]
     NoRanges,
-    /// A range is empty, or does not start and end on a multiple of 4096.
-    #[error("memory range {index} is empty or not made of whole 4 KiB frames: round its start and size")]
+    /// A range is empty, does not start and end on a multiple of 4096, or ends above 2^52.
+    #[error(
+        "memory range {index} is empty, not made of whole 4 KiB frames, or ends above 2^52: round its start and size"
+    )]
     BadRange {
         /// Which of the ranges.
         index: usize,
@@ -47,7 +49,9 @@ pub enum HostedError {
         errno: rustix::io::Errno,
     },
     /// The host kernel has no `membarrier` with expedited private barriers.
-    #[error("the host has no expedited membarrier ({errno}): turn `real_ipis` off")]
+    #[error(
+        "the host has no expedited membarrier ({errno}): a machine needs it to empty the lists of other CPUs"
+    )]
     NoMembarrier {
         /// What the host said.
         errno: rustix::io::Errno,

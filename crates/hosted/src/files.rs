@@ -139,7 +139,7 @@ impl SyntheticFiles {
 
     /// How many bytes of the page belong to the file.
     fn valid_bytes(&self, file: FileId, page: u64) -> Result<usize, PagerError> {
-        valid_of(self.size(file), page)
+        valid_of(self.size_of(file).bytes, page)
     }
 }
 

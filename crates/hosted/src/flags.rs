@@ -83,14 +83,14 @@ pub(crate) fn save_flags() -> u64 {
     flags
 }
 
-/// Restores the flags by `popfq`, as a kernel does. As far as a process can measure, its cost does not depend
-/// on the interrupt flag.
+/// Executes the `popfq` by which a kernel restores its flags. They stay as they are: a handler that runs meanwhile, or the
+/// end of stepping, has set the trap flag as it must be now. As far as a process can measure, the cost does not depend on the
+/// interrupt flag.
 #[inline]
-pub(crate) fn restore_flags(flags: u64) {
+pub(crate) fn restore_flags() {
     if cfg!(miri) {
         return;
     }
-    // SAFETY: H7: `save_flags` read these flags on this thread: the direction flag is clear in both, as everywhere in
-    // compiled code, and the processor ignores the privileged ones.
-    unsafe { asm!("push {}", "popfq", in(reg) flags) };
+    // SAFETY: H7: changes no flag that a process can change, through the stack.
+    unsafe { asm!("pushfq", "popfq") };
 }

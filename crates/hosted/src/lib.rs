@@ -4,7 +4,7 @@
 //! many. It serves three purposes: tests (every check on), benches (every check off, real interrupts on), and
 //! the replay of recorded programs. [`HostedConfig`] selects its checks and models.
 //!
-//! `SAFETY` comments cite H1 to H8 of `docs/invariants/hosted-and-command.md` in the repository.
+//! `SAFETY` comments cite H1 to H9 of `docs/invariants/hosted-and-command.md` in the repository.
 #![deny(unsafe_code)]
 
 mod arena;

@@ -41,13 +41,6 @@ impl Hosted {
         counters.flushes_tables.add(u64::from(request.tables));
     }
 
-    /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
-    fn fence_threads(&self, targets: &CpuSet) {
-        if !targets.is_empty() && !cfg!(miri) {
-            barriers::interrupt_processors();
-        }
-    }
-
     /// Checks that the caller holds only an address space's lock, as the library may when it calls a
     /// secondary MMU. The bare machine does not know locks.
     fn debug_assert_may_block(&self) {
@@ -63,7 +56,7 @@ impl Hosted {
     pub fn disable_interrupts(&self) -> bool {
         Task::with(|task| {
             if self.config.interrupt_price {
-                task.flags.store(save_flags(), Ordering::Relaxed);
+                save_flags();
             }
             let off = task.interrupts_off();
             task.set_interrupts_off(true);
@@ -78,7 +71,7 @@ impl Hosted {
         Task::with(|task| {
             task.set_interrupts_off(!were_on);
             if self.config.interrupt_price {
-                restore_flags(task.flags.load(Ordering::Relaxed));
+                restore_flags();
             }
             if were_on {
                 called(task);
@@ -176,9 +169,16 @@ unsafe impl FramePlatform for Hosted {
         self.online.snapshot()
     }
 
+    /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
     fn fence_cpus(&self, targets: &CpuSet) {
         Task::with(called);
-        self.fence_threads(targets);
+        if targets.is_empty() {
+            return;
+        }
+        self.own_counters().fences.add(1);
+        if !cfg!(miri) {
+            barriers::interrupt_processors();
+        }
     }
 
     fn relax(&self) {

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use quire::arch::{ClearKernel, CopyKernel, Entry, ReadyClear, ReadyCopy};
-use quire::clear::{Clearer, Copier, Cost, Extent};
+use quire::clear::{Clearer, Cost, Extent};
 use quire::error::{AllocError, Cancelled, FreeError, HotplugError, KernelError, SplitError};
 use quire::limits::TABLE_ENTRIES;
 use quire::memmap::FrameMask;
@@ -42,13 +42,38 @@ use crate::machine::Hosted;
 ///
 /// # Safety
 /// The process keeps no value of its own in the frames (H1). So a frame that is written, freed or mapped by its
-/// number concerns only the machine, and the test that owns it.
-pub unsafe trait IsolatedMemory: FramePlatform {}
+/// number concerns only the machine, and the test that owns it. [`Self::holds`] is true of no other memory.
+pub unsafe trait IsolatedMemory: FramePlatform {
+    /// Whether all of these frames are memory of the machine.
+    fn holds(&self, frames: FrameRange) -> bool;
+}
 
 // SAFETY: H1: no other part of the process knows the arena.
-unsafe impl IsolatedMemory for Hosted {}
+unsafe impl IsolatedMemory for Hosted {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.arena().holds(frames)
+    }
+}
+
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl IsolatedMemory for Bare {}
+unsafe impl IsolatedMemory for Bare {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.hosted().holds(frames)
+    }
+}
+
+/// Panics if a frame is no memory of the machine: the process may have anything at its address.
+#[inline]
+fn check<P: IsolatedMemory + ?Sized>(platform: &P, frames: FrameRange) {
+    assert!(platform.holds(frames), "{frames:?} is no memory of this machine");
+}
+
+/// The same for the source and the target of a copy.
+#[inline]
+fn check_both<P: IsolatedMemory + ?Sized>(platform: &P, from: FrameRange, to: Frame) {
+    check(platform, from);
+    check(platform, FrameRange::new(to, from.count));
+}
 
 /// A page allocator whose folios are numbers.
 #[allow(missing_docs, clippy::missing_errors_doc)]
@@ -131,22 +156,26 @@ impl<P: IsolatedMemory> RawPages for PageAllocator<'_, P> {
     }
 
     fn clear_raw(&self, frames: FrameRange, hint: TouchHint) {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check(self.platform(), frames);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.frames().clear_frames(frames, hint) }
     }
 
     fn clear_extent_raw(&self, extent: &Extent) -> Result<(), Cancelled> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check(self.platform(), extent.frames);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.frames().clear_frames_in_stretches(extent) }
     }
 
     fn copy_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check_both(self.platform(), from, to);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.frames().copy_frames(from, to, hint) }
     }
 
     fn copy_extent_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check_both(self.platform(), from, to);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.frames().copy_frames_in_stretches(from, to, hint) }
     }
 
@@ -203,12 +232,16 @@ impl<P: IsolatedMemory> RawCounts for Counter<'_, '_, P> {
 #[allow(missing_docs)]
 pub trait RawMachine: IsolatedMemory {
     fn clear_raw(&self, frames: FrameRange, kernel: ReadyClear) {
-        // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
+        check(self, frames);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are; a process's vector registers
+        // may be used.
         unsafe { self.clear(frames, kernel) }
     }
 
     fn copy_raw(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
+        check_both(self, from, to);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are; a process's vector registers
+        // may be used.
         unsafe { self.copy(from, to, kernel) }
     }
 
@@ -226,8 +259,9 @@ pub trait RawMachine: IsolatedMemory {
 /// The word at `index` of a page table.
 fn entry_word<P: IsolatedMemory + ?Sized>(platform: &P, table: Frame, index: usize) -> &AtomicU64 {
     assert!(index < TABLE_ENTRIES, "a table has {TABLE_ENTRIES} entries");
+    check(platform, FrameRange::new(table, 1));
     let words = platform.direct_map(table.addr()).cast::<u64>();
-    // SAFETY: H1: the frame is memory of the machine for as long as that lives, aligned to 4 KiB, and the index lies in
+    // SAFETY: H1: the frame is memory of the machine (`check`) for as long as that lives, aligned to 4 KiB, and the index lies in
     // it. Page tables are reached by atomics alone (W1).
     unsafe { AtomicU64::from_ptr(words.add(index)) }
 }
@@ -257,7 +291,8 @@ pub trait RawClearer {
 
 impl RawClearer for Clearer {
     fn clear_raw<P: IsolatedMemory>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check(platform, frames);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.clear(platform, frames, hint) }
     }
 
@@ -267,12 +302,14 @@ impl RawClearer for Clearer {
         extent: &Extent,
         cancel: impl FnMut() -> bool,
     ) -> Result<(), Cancelled> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check(platform, extent.frames);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.clear_extent(platform, extent, cancel) }
     }
 
     fn copy_raw<P: IsolatedMemory>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check_both(platform, from, to);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.copy(platform, from, to, hint) }
     }
 
@@ -284,21 +321,9 @@ impl RawClearer for Clearer {
         hint: TouchHint,
         cancel: impl FnMut() -> bool,
     ) -> Result<(), Cancelled> {
-        // SAFETY: invariant 1: the test owns the machine's memory.
+        check_both(platform, from, to);
+        // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.copy_extent(platform, from, to, hint, cancel) }
-    }
-}
-
-/// A copier between any frames of a machine.
-pub trait RawCopier {
-    /// [`Copier::copy`].
-    fn copy_raw(&self, from: FrameRange, to: Frame);
-}
-
-impl<P: IsolatedMemory> RawCopier for Copier<'_, P> {
-    fn copy_raw(&self, from: FrameRange, to: Frame) {
-        // SAFETY: invariant 1: the test owns the machine's memory.
-        unsafe { self.copy(from, to) }
     }
 }
 
@@ -314,7 +339,8 @@ pub fn measure_clear<P: IsolatedMemory>(
     scratch: FrameRange,
     budget_ns: u64,
 ) -> Result<Cost, KernelError> {
-    // SAFETY: invariant 1: the test owns the machine's memory.
+    check(platform, scratch);
+    // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
     unsafe { quire::clear::measure_clear(platform, clearer, kernel, class, scratch, budget_ns) }
 }
 
@@ -330,6 +356,7 @@ pub fn measure_copy<P: IsolatedMemory>(
     scratch: FrameRange,
     budget_ns: u64,
 ) -> Result<Cost, KernelError> {
-    // SAFETY: invariant 1: the test owns the machine's memory.
+    check(platform, scratch);
+    // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
     unsafe { quire::clear::measure_copy(platform, clearer, kernel, class, scratch, budget_ns) }
 }

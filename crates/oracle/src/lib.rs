@@ -18,7 +18,7 @@
 //! - [`counts`], [`mappings`]: checks of the whole state.
 //! - [`campaign`]: many runs in a row.
 //!
-//! `QUIRE_SEED=n` runs one seed again, `QUIRE_LONG=1` runs all tests for thirty times as long.
+//! `QUIRE_SEED=n` runs one seed again, `QUIRE_LONG=1` runs all tests for sixty times as long.
 
 pub mod campaign;
 pub mod counts;

@@ -294,8 +294,7 @@ impl<S: Subject> Lockstep<S> {
         }
         let want = self.model.place_remap(actor.space, addr, old, new, to);
         let got = self.subject.mremap(actor, addr, old, new, to);
-        let edge = self.model.space(actor.space).has_edge_inside(addr, addr.saturating_add(old));
-        if got == Err(MmError::Fault) && edge {
+        if got == Err(MmError::Fault) && want.is_ok() && self.keeps_edge_inside(actor.space, addr, old) {
             return Ok(());
         }
         if want.is_ok() && self.lacked_memory(got) {
@@ -305,6 +304,11 @@ impl<S: Subject> Lockstep<S> {
             self.model.remap_at(actor.space, addr, old, new, to, dest);
             Ok(())
         })
+    }
+
+    /// Whether the subject may have two mappings in a range that are one for the model.
+    fn keeps_edge_inside(&self, id: SpaceId, addr: u64, len: u64) -> bool {
+        self.subject.keeps_edges() && self.model.space(id).has_edge_inside(addr, addr.saturating_add(len))
     }
 
     /// Compares the place of a mapping with the required one; returns the address, if it was made.
@@ -386,7 +390,10 @@ impl<S: Subject> Lockstep<S> {
         }
         let want = self.model.read(actor.space, at, probe);
         match (got, want) {
-            (Ok(word), Ok(seen)) if seen.allows(word) => Ok(()),
+            (Ok(word), Ok(seen)) if seen.allows(word) => {
+                self.model.saw(actor.space, at, probe, word);
+                Ok(())
+            }
             (Ok(word), Ok(seen)) => Err(format!(
                 "load on CPU {} from {at:#x} of space {}: {word:#x}, want {seen:x?}",
                 actor.cpu, actor.space

@@ -3,7 +3,7 @@
 pub mod convert;
 mod shape;
 
-pub use shape::{MachineShape, RunCounts, check_machine, run_machine};
+pub use shape::{MachineShape, RunCounts, check_machine, check_written, run_machine};
 
 use std::collections::HashMap;
 use std::rc::Rc;

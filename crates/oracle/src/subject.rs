@@ -93,6 +93,11 @@ pub trait Subject {
     fn shows_lock_on_fault(&self) -> bool {
         true
     }
+    /// Whether neighbours that agree in everything may stay two mappings, so that `mremap` across the edge answers
+    /// `EFAULT`. A subject that does not keep edges shows each mapping as large as it can be.
+    fn keeps_edges(&self) -> bool {
+        false
+    }
     /// Whether only single pages are used and no untouched page is populated.
     fn single_pages(&self) -> bool {
         false

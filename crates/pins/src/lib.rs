@@ -280,4 +280,8 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl<const WATCHES: bool> hosted::raw::IsolatedMemory for Machine<'_, WATCHES> {}
+unsafe impl<const WATCHES: bool> hosted::raw::IsolatedMemory for Machine<'_, WATCHES> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.machine.holds(frames)
+    }
+}

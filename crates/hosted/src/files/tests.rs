@@ -69,3 +69,16 @@ fn failures_come_as_planned() {
     assert_eq!(files.write(FILE, 0, &page), Err(PagerError::Io));
     assert!(files.written_pages(FILE).is_empty());
 }
+
+#[test]
+fn a_read_asks_for_no_size() {
+    let files = files(4096);
+    let asked = std::sync::Arc::new(AtomicU64::new(0));
+    let hook = asked.clone();
+    files.set_slow_sizes(move || {
+        hook.fetch_add(1, Ordering::Relaxed);
+    });
+    files.read(FILE, 0, &mut [0; PAGE]).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert_eq!((files.size(FILE), asked.load(Ordering::Relaxed)), (4096, 1));
+}

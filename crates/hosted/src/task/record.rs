@@ -6,9 +6,7 @@
 //! atomics only for that reason, and cost as much as plain ones.
 
 use std::ptr;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use quire::cpu::CpuId;
 use quire::platform::Context;
@@ -50,9 +48,6 @@ pub(crate) struct Task {
     pub(crate) ranks: HeldRanks,
     /// Turns of spin loops, to yield the processor now and then.
     turns: AtomicU32,
-    /// The processor's flags that
-    /// [`Hosted::disable_interrupts`](crate::Hosted::disable_interrupts) saved, where it has its real price.
-    pub(crate) flags: AtomicU64,
     /// The sources that interrupt this thread, the newest first; each lives until it removes itself.
     pub(crate) sources: AtomicPtr<Source>,
 }
@@ -72,7 +67,6 @@ thread_local! {
             steps_left_off: AtomicBool::new(false),
             ranks: HeldRanks::none(),
             turns: AtomicU32::new(0),
-            flags: AtomicU64::new(0),
             sources: AtomicPtr::new(ptr::null_mut()),
         }
     };

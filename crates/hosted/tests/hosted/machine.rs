@@ -2,12 +2,13 @@
 
 use std::sync::mpsc::channel;
 
-use hosted::raw::RawMachine;
+use hosted::raw::{IsolatedMemory, RawClearer, RawMachine};
 use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::arch::{ReadyClear, ReadyCopy};
+use quire::arch::{Entry, ReadyClear, ReadyCopy};
+use quire::clear::Clearer;
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform};
+use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform, TouchHint};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 use testkit::panic_message;
@@ -36,6 +37,30 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
     assert_eq!((counters.bytes_cleared, counters.bytes_copied), (4096, 4096));
 }
 
+/// H1: in release builds too.
+#[test]
+fn frames_that_are_no_memory_of_the_machine_are_refused_by_number() {
+    let machine = machine(1);
+    let beyond = Frame(1 << 28);
+    machine.run_on(CPU0, || {
+        let one = FrameRange::new(beyond, 1);
+        let clearer = Clearer::new(&machine, None).expect("a kernel that every processor has");
+        let refused = [
+            panic_message(|| machine.store_entry_raw(beyond, 0, Entry::EMPTY)),
+            panic_message(|| assert!(machine.load_entry_raw(beyond, 0) == Entry::EMPTY)),
+            panic_message(|| machine.clear_raw(one, ReadyClear::PLAIN)),
+            panic_message(|| machine.copy_raw(one, Frame(0), ReadyCopy::PLAIN)),
+            panic_message(|| machine.copy_raw(FrameRange::new(Frame(0), 1), beyond, ReadyCopy::PLAIN)),
+            // Its last frame is behind the end.
+            panic_message(|| machine.clear_raw(FrameRange::new(Frame(0), 1025), ReadyClear::PLAIN)),
+            panic_message(|| clearer.clear_raw(&machine, one, TouchHint::Soon)),
+        ];
+        for message in refused {
+            assert!(message.contains("no memory of this machine"), "{message}");
+        }
+    });
+}
+
 /// H1.
 #[test]
 fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
@@ -54,6 +79,10 @@ fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
             (*low, *high) = (1, 2);
             assert_eq!((*low, *high), (1, 2));
         }
+        let frames = |start: u64, bytes: u64| FrameRange::new(PhysAddr(start).frame(), bytes / 4096);
+        assert!(machine.holds(frames(3 * MIB, MIB)) && machine.holds(frames(8 * MIB, 2 * MIB)));
+        let parts = [frames(3 * MIB, 2 * MIB), frames(2 * MIB, 2 * MIB), FrameRange::new(Frame(u64::MAX), 1)];
+        assert!(!parts.iter().any(|&frames| machine.holds(frames)));
         let inside = [3 * MIB, 4 * MIB - 1, 8 * MIB, 10 * MIB - 1];
         assert!(inside.iter().all(|&addr| machine.is_memory(PhysAddr(addr))));
         let outside = [0, 3 * MIB - 1, 4 * MIB, 8 * MIB - 1, 10 * MIB, u64::MAX];
@@ -113,6 +142,18 @@ fn memory_that_is_not_populated_is_cleared_without_taking_any() {
         clear(4096, 400 * MIB);
         assert_eq!([7 * MIB, 11 * MIB + 4096, 263 * MIB, 267 * MIB + 4096].map(seen), [0; 4]);
         assert!(resident() <= 24 * MIB, "{} bytes were taken", resident());
+        // Only the second block of the source has memory: what was copied says nothing of the first.
+        // SAFETY: as above.
+        unsafe { word(402 * MIB).write_volatile(1) };
+        let before = resident();
+        machine.copy_raw(
+            FrameRange::new(PhysAddr(401 * MIB).frame(), 512),
+            Frame(420 << 8),
+            ReadyCopy::PLAIN,
+        );
+        assert_eq!(seen(421 * MIB), 1);
+        clear(400 * MIB, MIB);
+        assert!(resident() <= before + 2 * MIB, "{} bytes were taken", resident() - before);
     });
 }
 
@@ -126,6 +167,10 @@ fn malformed_configurations_are_refused_by_name() {
     assert_eq!(ranges(&[(0, 4096), (8192, 0)]), Some(HostedError::BadRange { index: 1 }));
     assert_eq!(ranges(&[(100, 4096)]), Some(HostedError::BadRange { index: 0 }));
     assert_eq!(ranges(&[(u64::MAX - 4095, 8192)]), Some(HostedError::BadRange { index: 0 }));
+    // More than a processor can address.
+    let highest = 0u64.wrapping_sub(2 * MIB);
+    assert_eq!(ranges(&[(0, MIB), (highest, MIB)]), Some(HostedError::BadRange { index: 1 }));
+    assert_eq!(ranges(&[((1 << 52) - 4096, 8192)]), Some(HostedError::BadRange { index: 0 }));
     assert_eq!(ranges(&[(0, 8192), (4096, 4096)]), Some(HostedError::Overlapping { index: 1 }));
     let cpus = HostedConfig::new(MIB).with_cpus(0).build().err();
     assert_eq!(cpus, Some(HostedError::BadCpuCount { asked: 0 }));
@@ -309,14 +354,27 @@ fn flushes_are_counted_exactly() {
         machine.flush_local(&ranged);
         machine.flush_remote_start(&others, &whole);
         machine.flush_remote_wait(&others, &whole);
+        machine.fence_cpus(&others);
+        machine.fence_cpus(&CpuSet::first(0));
     });
     let counters = machine.counters();
     assert_eq!((counters.flushes_local, counters.flushes_remote, counters.cpus_targeted), (1, 1, 2));
     assert_eq!((counters.flushes_range, counters.pages_flushed), (1, 5));
     assert_eq!((counters.flushes_address_space, counters.flushes_tables), (1, 1));
-    assert_eq!(counters.ipis, u64::from(!cfg!(miri)));
+    assert_eq!((counters.ipis, counters.fences), (u64::from(!cfg!(miri)), 1));
     machine.reset_counters();
     assert_eq!(machine.counters(), hosted::Counters::default());
+}
+
+/// H3: it is the same machine, without checks.
+#[test]
+fn a_bare_machine_has_the_nodes_and_distances_of_its_machine() {
+    let ranges = vec![MemoryRange::new(0, MIB), MemoryRange::new(MIB, MIB).on_node(1)];
+    let config = HostedConfig::new(0).with_ranges(ranges).with_cpus(2).with_nodes(vec![0, 1]);
+    let machine = config.with_distances(vec![vec![10, 40], vec![40, 10]]).build().unwrap();
+    // SAFETY: H3: no call below asks which CPU it runs on.
+    let bare = unsafe { machine.bare() };
+    assert_eq!((bare.node_of(CpuId(1)), bare.node_distance(0, 1), bare.node_distance(1, 1)), (1, 40, 10));
 }
 
 #[test]

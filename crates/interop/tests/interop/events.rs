@@ -47,7 +47,11 @@ unsafe impl FramePlatform for Logging<'_> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl hosted::raw::IsolatedMemory for Logging<'_> {}
+unsafe impl hosted::raw::IsolatedMemory for Logging<'_> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.0.holds(frames)
+    }
+}
 
 /// Keeps the records of the library.
 struct Kept(Mutex<Vec<(Level, String)>>);

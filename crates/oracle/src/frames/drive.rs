@@ -2,6 +2,7 @@
 
 mod many;
 mod ranges;
+mod refused;
 
 use hosted::raw::{RawCounts, RawPages};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
@@ -11,7 +12,7 @@ use quire::page_alloc::{
     AllocatorConfig, Contents, CountError, Gfp, MemoryRange, NodePolicy, NodeSet, PageAllocator, Urgency,
 };
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{FailurePlan, Hosted, HostedConfig};
 
 use super::{BlockRun, Census, Class, FrameModel, FrameOp, FrameShape, Place, Room};
 
@@ -73,6 +74,14 @@ impl<'p> FrameLockstep<'p> {
     /// # Errors
     /// The difference, with the number of the operation.
     pub fn check(shape: &FrameShape, ops: &[(usize, FrameOp)]) -> Outcome {
+        Self::check_failing(shape, ops, FailurePlan::Off)
+    }
+
+    /// The same on a machine where these allocations fail, which the model does not know.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_failing(shape: &FrameShape, ops: &[(usize, FrameOp)], failures: FailurePlan) -> Outcome {
         let machine = machine(shape).map_err(|error| format!("no machine: {error}"))?;
         let config = AllocatorConfig {
             movable_percent: shape.movable_percent,
@@ -117,6 +126,7 @@ impl<'p> FrameLockstep<'p> {
             empty: Census::default(),
         };
         lockstep.empty = lockstep.census();
+        machine.set_failures(failures);
         lockstep.run(ops)
     }
 
@@ -228,56 +238,12 @@ impl<'p> FrameLockstep<'p> {
         }
     }
 
-    /// The nodes that a request may be served from; `None` if it names a missing one.
-    fn allowed(&self, request: Gfp) -> Option<NodeSet> {
-        let all = NodeSet::first(self.shape.nodes().into());
-        let with_memory: NodeSet = self.shape.ranges.iter().map(|range| range.node).collect();
-        let usable = |set: NodeSet| set.is_within(all) && !set.intersection(with_memory).is_empty();
-        match request.nodes {
-            NodePolicy::Local => Some(all),
-            NodePolicy::Preferred(node) => all.contains(node).then_some(all),
-            NodePolicy::Bind(set) => usable(set).then_some(set),
-            NodePolicy::Interleave(set) => usable(set).then_some(all),
-        }
-    }
-
-    /// Checks a refusal: the nodes are missing, or nothing that fits is free.
-    fn refused(
-        &self,
-        request: Gfp,
-        error: AllocError,
-        what: &str,
-        room: impl Fn(NodeSet) -> bool,
-    ) -> Outcome {
-        match (self.allowed(request), error) {
-            (None, AllocError::BadNode) => Ok(()),
-            (Some(nodes), AllocError::OutOfMemory) => {
-                if request.urgency == Urgency::Reserve && !self.shape.cuts && room(nodes) {
-                    return Err(format!("refused {what}, which is free: {:?}", self.census()));
-                }
-                Ok(())
-            }
-            (nodes, error) => Err(format!("refused {what}: {error:?}, of nodes {nodes:?}")),
-        }
-    }
-
-    /// Whether a folio of the order is free for the request.
-    fn has_room(&self, request: Gfp, order: Order, nodes: NodeSet) -> bool {
-        if order < Order::BLOCK {
-            return self.room.fits(&self.model, order, request.zone, nodes).is_some();
-        }
-        self.room.run_fits(&self.model, BlockRun::of(order), request.zone, nodes).is_some()
-    }
-
     fn take(&mut self, class: Class, place: Place, order: u8) -> Outcome {
         let order = Order::new(order).unwrap_or(Order::FRAME);
         let request = gfp(class, place);
         match self.allocator.alloc_raw(request, order) {
             Ok(frame) => self.took(request, frame, order),
-            Err(error) => {
-                let what = format!("a folio of {order:?}");
-                self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))
-            }
+            Err(error) => self.refused_folio(request, order, error, &format!("a folio of {order:?}")),
         }
     }
 

@@ -139,11 +139,40 @@ impl Room {
         kind: ZoneKind,
         nodes: NodeSet,
     ) -> Option<BlockNumber> {
-        let free = |&(block, zone, _): &(u32, Zone, usize)| {
-            let first = BlockNumber(block).first_frame();
-            let there = model.is_memory(first, Order::BLOCK) && !model.touches(first);
-            zone.kind <= kind && nodes.contains(zone.node) && there
-        };
+        self.run_in(model, want, |zone| zone.kind <= kind && nodes.contains(zone.node))
+    }
+
+    /// Whether a zone up to a kind of one of some nodes has more free than it may keep of its frames, and the wanted run
+    /// besides, in whole blocks. Some of them may hold `records` of the allocator, one frame each.
+    pub fn has_plenty(
+        &self,
+        model: &FrameModel,
+        want: BlockRun,
+        (kind, nodes): (ZoneKind, NodeSet),
+        records: u64,
+        kept: impl Fn(u64) -> u64,
+    ) -> bool {
+        let eligible = |zone: &Zone| zone.kind <= kind && nodes.contains(zone.node);
+        let mut zones: Vec<Zone> = self.blocks.iter().map(|&(_, zone, _)| zone).filter(eligible).collect();
+        zones.dedup();
+        zones.into_iter().any(|zone| {
+            let frames = self.frames.iter().filter(|&&(_, of)| of == zone).count() as u64;
+            let blocks = self.blocks.iter().filter(|&&(block, of, _)| of == zone && is_free(model, block));
+            let (blocks, wanted) = (blocks.count() as u64, u64::from(want.blocks));
+            let spare = blocks.saturating_sub(wanted + records) * Order::BLOCK.frames();
+            let run = wanted == 1 || records == 0 && self.run_in(model, want, |of| of == zone).is_some();
+            run && spare > kept(frames)
+        })
+    }
+
+    /// A free run of blocks in a zone that `eligible` accepts.
+    fn run_in(
+        &self,
+        model: &FrameModel,
+        want: BlockRun,
+        eligible: impl Fn(Zone) -> bool,
+    ) -> Option<BlockNumber> {
+        let free = |&(block, zone, _): &(u32, Zone, usize)| eligible(zone) && is_free(model, block);
         self.blocks.windows(want.blocks as usize).find_map(|run| {
             let ((first, zone, range), last) = (run[0], run[run.len() - 1]);
             let in_a_row = last.0 - first + 1 == want.blocks && (last.1, last.2) == (zone, range);
@@ -151,4 +180,10 @@ impl Room {
             fits.then_some(BlockNumber(first))
         })
     }
+}
+
+/// Whether a block is memory, of which nothing is handed out.
+fn is_free(model: &FrameModel, block: u32) -> bool {
+    let first = BlockNumber(block).first_frame();
+    model.is_memory(first, Order::BLOCK) && !model.touches(first)
 }

@@ -115,7 +115,7 @@ pub fn long() -> bool {
     std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0")
 }
 
-/// The time that a test may take: half of `time`, or thirty times that in long runs.
+/// The time that a test may take: half of `time`, or sixty times as long in long runs.
 pub fn budget(time: Duration) -> Duration {
     if long() { time * 30 } else { time / 2 }
 }

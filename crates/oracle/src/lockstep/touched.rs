@@ -120,11 +120,15 @@ impl<S: Subject> Lockstep<S> {
             while let Some((addr, absent)) = known.next_if(|(addr, _)| *addr < page.addr) {
                 lost = lost.or(absent.is_kept().then_some(addr));
             }
-            let own = known.next_if(|(addr, _)| *addr == page.addr).and_then(|(_, page)| page.seen());
-            let want = own.or_else(|| model.peek_page(id, page.addr));
+            let own = known.next_if(|(addr, _)| *addr == page.addr).map(|(_, page)| page);
             private += u64::from(page.private);
-            if !want.is_some_and(|want| want.iter().zip(page.words).all(|(want, word)| want.allows(word))) {
-                wrong.get_or_insert_with(|| format!("space {id}: {page:x?}, want {want:x?}"));
+            let right = own.and_then(|own| own.allows(&page.words)).unwrap_or_else(|| {
+                let want = model.peek_page(id, page.addr);
+                want.is_some_and(|want| want.iter().zip(page.words).all(|(want, word)| want.allows(word)))
+            });
+            if !right {
+                let want = model.peek_page(id, page.addr);
+                wrong.get_or_insert_with(|| format!("space {id}: {page:x?}, want {want:x?} ({own:x?})"));
             }
         });
         if !shown {

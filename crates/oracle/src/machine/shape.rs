@@ -153,7 +153,7 @@ pub fn check_machine(
 }
 
 /// Builds the machine, steps library and model through the operations, exits everything, closes all files and
-/// checks that all memory is free and every written page of a file was written back.
+/// checks that all memory is free, that every written page of a file was written back, and that no other was changed.
 ///
 /// # Errors
 /// The difference, or the violation that the machine found.
@@ -206,7 +206,7 @@ fn run_on(
     };
     machine.set_failures(FailurePlan::Off);
     subject.close();
-    check_written(machine, &model)?;
+    check_written(machine, &model, files)?;
     let after = drained(machine, &manager);
     if after != before {
         return Err(format!("{after} frames in use after the end, {before} before the start"));
@@ -264,23 +264,33 @@ fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
     manager.meminfo().frames.used
 }
 
-/// Compares the pages written back to files with the stores of the model's programs into shared mappings of
-/// them.
-fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
-    for (file, page, words) in model.written_pages() {
+/// Compares the pages written back to these files with the stores of the model's programs into shared mappings: all
+/// that was stored to was written, and nothing else was changed.
+///
+/// # Errors
+/// The first page that differs.
+pub fn check_written(machine: &Hosted, model: &Family, files: &[(u64, u64)]) -> Result<(), String> {
+    for (file, page, _) in model.written_pages() {
         let Backing::File(number) = file else { continue };
-        let Some(bytes) = machine.files().written_page(FileId(number), page) else {
+        if machine.files().written_page(FileId(number), page).is_none() {
             return Err(format!("page {page} of file {number} was never written back"));
-        };
-        for (offset, want) in PROBE_OFFSETS.into_iter().zip(words) {
-            // A store after the end of the last page is visible through mappings, and never written back.
-            if page * PAGE + offset + 8 > model.size_of(file) {
-                continue;
-            }
-            let at = offset as usize;
-            let got = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            if got != want {
-                return Err(format!("page {page} of file {number}: {got:#x} at {offset}, want {want:#x}"));
+        }
+    }
+    for &(number, _) in files {
+        let file = Backing::File(number);
+        for (page, bytes) in machine.files().written_pages(FileId(number)) {
+            for (offset, want) in PROBE_OFFSETS.into_iter().zip(model.object_words(file, page)) {
+                // A store after the end of the last page is visible through mappings, and never written back.
+                if page * PAGE + offset + 8 > model.size_of(file) {
+                    continue;
+                }
+                let at = offset as usize;
+                let got = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+                if got != want {
+                    return Err(format!(
+                        "page {page} of file {number}: {got:#x} at {offset}, want {want:#x}"
+                    ));
+                }
             }
         }
     }

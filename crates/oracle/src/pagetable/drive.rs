@@ -1,8 +1,8 @@
 //! Steps the library's page tables and the model together, on several CPUs that access what is mapped.
 
-use hosted::raw::RawPages;
 use hosted::raw::RawTables;
 use hosted::raw::page_tables;
+use hosted::raw::{RawMachine, RawPages};
 use std::collections::{HashMap, VecDeque};
 
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
@@ -10,6 +10,7 @@ use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{Entry, EntryFlags, PagingMode};
 use quire::cpu::CpuId;
 use quire::error::MapError;
+use quire::limits::TABLE_ENTRIES;
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
 use quire::pgtable::{GrantWrite, PageTables, Zap};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, ZapStrategy};
@@ -37,6 +38,8 @@ pub struct TableLockstep<'a, 'p> {
     next_word: u64,
     /// The accesses made last: their translations are cached, and are tried again after each operation.
     recent: VecDeque<TableOp>,
+    /// Leaves of 2 MiB that were mapped.
+    large: u64,
 }
 
 fn address(page: i32) -> VirtAddr {
@@ -48,11 +51,12 @@ fn range(page: i32, count: u32) -> VirtRange {
 }
 
 impl TableLockstep<'_, '_> {
-    /// Does the operations on a fresh machine, unmaps everything and checks that nothing is lost.
+    /// Does the operations on a fresh machine, unmaps everything and checks that nothing is lost. Returns how many leaves
+    /// of 2 MiB were mapped.
     ///
     /// # Errors
     /// The difference, with the number of the operation.
-    pub fn check(ops: &[TableOp], zap: ZapStrategy) -> Outcome {
+    pub fn check(ops: &[TableOp], zap: ZapStrategy) -> Result<u64, String> {
         Self::check_losing(ops, zap, FailurePlan::Off)
     }
 
@@ -60,7 +64,7 @@ impl TableLockstep<'_, '_> {
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn check_losing(ops: &[TableOp], zap: ZapStrategy, lost: FailurePlan) -> Outcome {
+    pub fn check_losing(ops: &[TableOp], zap: ZapStrategy, lost: FailurePlan) -> Result<u64, String> {
         let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(BYTES) };
         let machine = config.with_cpus(CPUS).build().map_err(|error| error.to_string())?;
         machine.lose_flushes(lost);
@@ -80,8 +84,10 @@ impl TableLockstep<'_, '_> {
                 words: HashMap::new(),
                 next_word: 1,
                 recent: VecDeque::new(),
+                large: 0,
             };
             lockstep.run(ops)?;
+            let large = lockstep.large;
             PageTables::destroy(&allocator, context);
             if let Some(violation) = machine.violations().first() {
                 return Err(violation.to_string());
@@ -89,7 +95,11 @@ impl TableLockstep<'_, '_> {
             allocator.lists().drain_local();
             allocator.validate().map_err(|violation| format!("{violation:?}"))?;
             let after = allocator.memory_info().used;
-            if before == after { Ok(()) } else { Err(format!("{before} frames used before, {after} after")) }
+            if before == after {
+                Ok(large)
+            } else {
+                Err(format!("{before} frames used before, {after} after"))
+            }
         })
     }
 
@@ -175,11 +185,22 @@ impl TableLockstep<'_, '_> {
         if got.is_err() {
             self.allocator.free_raw(frame, Order::BLOCK).map_err(|error| error.to_string())?;
         }
-        if got == Err(MapError::Occupied) {
+        if got == Err(MapError::Occupied) && self.has_table(addr) {
             // A table without leaves prevents it too, and the model knows no tables.
             return Ok(());
         }
+        self.large += u64::from(got.is_ok());
         same(got, self.model.map(addr.page(), Leaf { frame, size, flags: rights(prot) }, 1))
+    }
+
+    /// Whether the 2 MiB at `addr` have a table, with leaves or without.
+    fn has_table(&self, addr: VirtAddr) -> bool {
+        let mut table = self.context.root();
+        [39, 30, 21].into_iter().all(|shift| {
+            let entry = self.machine.load_entry_raw(table, (addr.0 >> shift) as usize % TABLE_ENTRIES);
+            table = entry.frame();
+            entry.has(EntryFlags::PRESENT) && !entry.has(EntryFlags::LARGE)
+        })
     }
 
     fn share(&mut self, from: i32, to: i32, prot: Prot) -> Outcome {

@@ -21,7 +21,7 @@ pub enum Kind {
 pub struct Seen {
     /// The last stored word, or the page's first contents.
     pub word: u64,
-    /// Whether zero is right too, since the page was freed by `MADV_FREE` and not written since.
+    /// Whether zero is right too, since the page was freed by `MADV_FREE` and this word was not written since.
     pub or_zero: bool,
 }
 
@@ -88,6 +88,12 @@ impl Family {
     pub fn read(&mut self, id: SpaceId, addr: u64, probe: usize) -> Result<Seen, FaultError> {
         self.fault(id, addr, Kind::Read)?;
         Ok(self.peek(id, addr, probe).expect("the access succeeded"))
+    }
+
+    /// A load from the page at `addr` has seen this word, which it may: of a page that was freed by `MADV_FREE`, more is
+    /// known then.
+    pub fn saw(&mut self, id: SpaceId, addr: u64, probe: usize, word: u64) {
+        self.space_mut(id).pages.entry(addr / PAGE).and_modify(|page| page.saw(probe, word));
     }
 
     /// The words that a load would see, if `addr` is mapped and its page is present; changes nothing.

@@ -92,7 +92,7 @@ impl Family {
         }
         let space = self.space_mut(id);
         for (_, page) in space.pages.range_mut(part.start / PAGE..part.end / PAGE) {
-            page.lazy = page.own.map(|_| 0);
+            page.free_lazily();
         }
         Ok(())
     }

@@ -187,7 +187,7 @@ impl Family {
     }
 
     /// The words of an object's page.
-    pub(super) fn object_words(&self, backing: Backing, page: u64) -> Words {
+    pub(crate) fn object_words(&self, backing: Backing, page: u64) -> Words {
         if let Some(words) = self.written.get(&(backing, page)) {
             return *words;
         }

@@ -27,7 +27,7 @@ pub use access::{Kind, Seen};
 pub use advise::Advice;
 pub use family::{Family, Rules, SpaceId};
 pub use map::{Map, Place, Placement};
-pub use page::{PROBE_OFFSETS, PROBES, Page, Words, file_word};
+pub use page::{Lazy, PROBE_OFFSETS, PROBES, Page, Words, file_word};
 pub use remap::Remap;
 pub use resident::Bounds;
 pub use vma::{Backing, Huge, Locked, PAGE, Prot, Vma, normalise};

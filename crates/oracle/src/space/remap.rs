@@ -71,12 +71,15 @@ impl Family {
             return Err(MmError::Invalid);
         }
         let moves = to.target().is_some() || to.leaves_mapping();
+        // What lies behind all addresses cannot be unmapped.
+        let loses_beyond = old > new && addr.checked_add(old).is_none_or(|stop| stop > self.rules.user_end);
         let inside = old <= vma.end - addr;
         if let Some(to) = to.target() {
             let whole = self.may_move_several(id, addr, old, new);
             let shrinks_inside = old > new && new <= vma.end - addr;
             return match inside || whole || shrinks_inside {
                 false => Err(MmError::Fault),
+                true if loses_beyond => Err(MmError::Invalid),
                 true if to < self.rules.user_start => Err(MmError::NotPermitted),
                 true => Ok(Place::At(to)),
             };
@@ -85,7 +88,7 @@ impl Family {
             return if inside { self.place_near(id, to.named(), new) } else { Err(MmError::Fault) };
         }
         if old >= new && old != 0 {
-            return Ok(Place::At(addr));
+            return if loses_beyond { Err(MmError::Invalid) } else { Ok(Place::At(addr)) };
         }
         if !inside {
             return Err(MmError::Fault);

@@ -9,7 +9,7 @@ use oracle::space::{Advice, Locked, PAGE, Placement, Prot, Vma, normalise};
 use crate::subject::{TOP, USER_END};
 
 /// The lowest address that the library maps; Linux's is `vm.mmap_min_addr`.
-const LOWEST: u64 = 0x1_0000;
+pub(crate) const LOWEST: u64 = 0x1_0000;
 /// Pages that one call may bring in.
 const MOST_PAGES: u64 = 4096;
 
@@ -30,7 +30,7 @@ pub(crate) enum LeftOut {
     KeptEdge,
     /// The row "a locked mapping of which a part moves".
     LockedPart,
-    /// The row "a second view in the place of the first".
+    /// The row "a second view in place of the first".
     OwnPlace,
 }
 

@@ -8,15 +8,16 @@ use fastrand::Rng;
 use hosted::{HostedConfig, OnViolation};
 use oracle::lockstep::{check_seed, in_time, seeds};
 use oracle::machine::{MachineShape, Quire};
-use oracle::ops::{Draw, Left, Op, Step, draw};
-use oracle::space::Advice;
+use oracle::ops::{At, Draw, Left, MapOp, Op, Step, WINDOW, What, draw};
+use oracle::space::{Advice, PAGE, Placement, Prot};
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryRange};
 
 use crate::alone;
 use crate::hostile::make_hostile;
-use crate::pair::{Counts, Pair};
+use crate::pair::{Bug, Counts, Pair, Which};
+use crate::placed::places_file;
 use crate::subject::{HEAP_ROOM, Linux, locks_freely};
 
 /// Operations of one run.
@@ -24,11 +25,8 @@ const STEPS: usize = 400;
 /// Memory of the library's machine.
 const MEMORY: u64 = 512 << 20;
 
-/// Which calls are kept from the library.
-type Lost = fn(&Op) -> bool;
-
 /// Makes the calls to Linux and to a machine of this shape.
-fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: Lost) -> Result<Counts, String> {
+fn run(drawn: &Drawn, seed: u64, steps: &[Step], bug: Bug) -> Result<Counts, String> {
     let (shape, files) = (&drawn.machine, &drawn.files[..]);
     let heap = steps.iter().any(|step| matches!(step.op, Op::Brk(_)));
     // Before there is a machine, whose memory a child would have too.
@@ -50,7 +48,7 @@ fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: Lost) -> Result<Counts, S
         .map_err(|error| error.to_string())?;
     let quire = Quire::new(&machine, &manager, files, linux.heap()).map_err(|error| error.to_string())?;
     let mut pair = Pair::new(linux, quire, shape.cpus, seed).map_err(|error| error.to_string())?;
-    pair.lose(lost);
+    pair.break_by(bug);
     pair.run(steps)?;
     let counts = pair.counts.clone();
     pair.into_quire().close();
@@ -97,7 +95,7 @@ fn the_library_agrees_with_this_kernel() {
         let counted = RefCell::new(Counts::default());
         let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
             check_seed(seed, &drawn.steps, &|steps| {
-                run(&drawn, seed, steps, |_| false).map(|counts| *counted.borrow_mut() = counts)
+                run(&drawn, seed, steps, Bug::None).map(|counts| *counted.borrow_mut() = counts)
             })
         });
         if let Err(report) = checked {
@@ -114,13 +112,14 @@ fn the_library_agrees_with_this_kernel() {
         sum.elsewhere,
         sum.left_out
     );
+    assert!(sum.elsewhere * 1000 < sum.made + 1000, "Linux places too many mappings elsewhere");
 }
 
 /// A comparison that a broken verb does not disturb would prove nothing.
 #[test]
 fn a_verb_that_does_nothing_is_noticed() {
     let _alone = alone();
-    let verbs: [(&str, Lost); 9] = [
+    let verbs: [(&str, Which); 9] = [
         ("mmap", |op| matches!(op, Op::Mmap(_))),
         ("munmap", |op| matches!(op, Op::Munmap(..))),
         ("mprotect", |op| matches!(op, Op::Mprotect(..))),
@@ -137,9 +136,53 @@ fn a_verb_that_does_nothing_is_noticed() {
         }
         let noticed = (1..=60).any(|seed| {
             let drawn = drawn(seed);
-            drawn.steps.iter().any(|step| lost(&step.op)) && run(&drawn, seed, &drawn.steps, lost).is_err()
+            let has = drawn.steps.iter().any(|step| lost(&step.op));
+            has && run(&drawn, seed, &drawn.steps, Bug::Lost(lost)).is_err()
         });
         assert!(noticed, "nothing was compared that {verb} changes");
+    }
+}
+
+#[test]
+fn a_file_in_a_wrong_place_is_noticed() {
+    let _alone = alone();
+    let noticed = (1..=60).any(|seed| {
+        let drawn = drawn(seed);
+        let has = drawn.steps.iter().any(|step| places_file(&step.op));
+        has && run(&drawn, seed, &drawn.steps, Bug::Misplaced(places_file)).is_err()
+    });
+    assert!(noticed, "no placement of a file was compared");
+}
+
+/// A page that was given back may be dropped; it may not come back in a new mapping, nor lose what is stored later.
+#[test]
+fn a_page_that_was_given_back_hides_no_old_contents_and_no_lost_store() {
+    let _alone = alone();
+    let at = At::Absolute(WINDOW);
+    let map = |populate| {
+        Op::Mmap(MapOp {
+            at,
+            len: PAGE,
+            prot: Prot::Rw,
+            placement: Placement::Fixed,
+            what: What::Anonymous,
+            grows_down: false,
+            populate,
+            locked: false,
+        })
+    };
+    let given_back = [map(false), Op::Store(at, 0), Op::Madvise(at, PAGE, Advice::Free)];
+    let remapped = [&given_back[..], &[map(true), Op::Load(at, 0)]].concat();
+    let stored = [&given_back[..], &[Op::Store(at, 1), Op::Load(at, 1)]].concat();
+    let cases: [(Vec<Op>, Which); 2] = [
+        (remapped, |op| matches!(op, Op::Mmap(map) if map.populate)),
+        (stored, |op| matches!(op, Op::Store(_, 1))),
+    ];
+    for (ops, lost) in cases {
+        let steps: Vec<Step> = ops.iter().map(|&op| Step { cpu: 0, space: 0, op }).collect();
+        let drawn = Drawn { files: Vec::new(), ..drawn(1) };
+        run(&drawn, 1, &steps, Bug::None).expect("nothing is wrong");
+        assert!(run(&drawn, 1, &steps, Bug::Lost(lost)).is_err(), "{steps:x?}");
     }
 }
 

@@ -5,9 +5,11 @@ mod child;
 mod errno;
 mod hostile;
 mod known;
+mod lazy;
 mod library;
 mod model;
 mod pair;
+mod placed;
 mod smaps;
 mod subject;
 

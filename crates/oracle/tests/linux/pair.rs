@@ -1,30 +1,25 @@
 //! Linux and the library side by side: every call is made to both, and what both answer and show is compared.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fastrand::Rng;
 use oracle::machine::Quire;
 use oracle::ops::{At, HEAP, MapOp, Op, Step, To, What};
 use oracle::space::{
-    Advice, Backing, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, SpaceId, Vma, normalise,
+    Backing, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, SpaceId, Vma, normalise,
 };
 use oracle::subject::{Actor, Subject};
 use quire::error::{FaultError, MmError};
 
 use crate::known::{Before, LeftOut, left_out};
-use crate::subject::{Linux, TOP, USER_END};
+use crate::lazy::Lazy;
+use crate::subject::{Linux, USER_END};
 
 /// Address spaces at a time.
 const MOST_SPACES: usize = 4;
 /// Pages that are loaded from after each call.
 const PROBED: usize = 2;
-
-/// An address between the window and this program, where nothing of the tests' is.
-const BETWEEN: u64 = TOP + (1 << 44);
-
-/// Bytes that stay free below a stack.
-const STACK_GAP: u64 = 256 * PAGE;
 
 /// Why a call or an access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +28,7 @@ pub(crate) enum Refused {
     Access(FaultError),
 }
 
-type Answer = Result<u64, Refused>;
+pub(crate) type Answer = Result<u64, Refused>;
 type Outcome = Result<(), String>;
 
 /// What was done.
@@ -49,24 +44,35 @@ pub(crate) struct Counts {
     pub(crate) left_out: BTreeMap<LeftOut, u64>,
 }
 
+/// Selects operations.
+pub(crate) type Which = fn(&Op) -> bool;
+
+/// What is wrong with the library's side.
+#[derive(Clone, Copy)]
+pub(crate) enum Bug {
+    None,
+    /// These calls are kept from the library, as if it had done nothing and said otherwise: what a broken verb would do.
+    Lost(Which),
+    /// These mappings get the lowest free address.
+    Misplaced(Which),
+}
+
 /// Both, with the same address spaces.
 pub(crate) struct Pair<'p> {
     linux: Linux,
-    quire: Quire<'p>,
+    pub(crate) quire: Quire<'p>,
     cpus: usize,
     live: Vec<SpaceId>,
     /// The mappings of each address space as Linux has them, not merged.
-    shown: Vec<Vec<Vma>>,
+    pub(crate) shown: Vec<Vec<Vma>>,
     returned: Vec<u64>,
     /// Pages that were stored to.
     stored: Vec<u64>,
-    /// Pages that were given back with `MADV_FREE`.
-    lazy: HashSet<u64>,
+    lazy: Lazy,
     /// Bytes of memory and swap.
     memory: u64,
     locks: bool,
-    /// Calls that are kept from the library, though it is told to have answered as Linux did.
-    lost: fn(&Op) -> bool,
+    bug: Bug,
     rng: Rng,
     word: u64,
     pub(crate) counts: Counts,
@@ -94,19 +100,24 @@ impl<'p> Pair<'p> {
             shown: vec![Vec::new()],
             returned: Vec::new(),
             stored: Vec::new(),
-            lazy: HashSet::new(),
+            lazy: Lazy::default(),
             memory: memory_bytes(),
             locks: false,
-            lost: |_| false,
+            bug: Bug::None,
             rng: Rng::with_seed(seed),
             word: 0,
             counts: Counts::default(),
         })
     }
 
-    /// Keeps these calls from the library, as if it had done nothing and said otherwise: what a broken verb would do.
-    pub(crate) fn lose(&mut self, lost: fn(&Op) -> bool) {
-        self.lost = lost;
+    /// Makes the library's side wrong.
+    pub(crate) fn break_by(&mut self, bug: Bug) {
+        self.bug = bug;
+    }
+
+    /// The addresses that are the tests'.
+    pub(crate) fn ours(&self) -> Vec<Range<u64>> {
+        self.linux.ranges()
     }
 
     /// Does all operations, then looks at everything, then ends every address space.
@@ -188,63 +199,35 @@ impl<'p> Pair<'p> {
         }
         self.word += 1;
         let want = obey(&mut self.linux, actor, op, self.word);
-        let got = if (self.lost)(op) { want } else { obey(&mut self.quire, actor, op, self.word) };
+        let got = match self.bug {
+            Bug::Lost(lost) if lost(op) => want,
+            Bug::Misplaced(which) if which(op) => {
+                let op = self.misplaced(actor, op);
+                obey(&mut self.quire, actor, &op, self.word)
+            }
+            _ => obey(&mut self.quire, actor, op, self.word),
+        };
         self.counts.made += 1;
         self.counts.refused += u64::from(want.is_err());
-        if got != want && !self.follows(actor, op, want, got) && !self.is_lazy(op, want, got) {
+        if got != want && !self.follows(actor, op, want, got) && !self.is_lazy(actor, op, want, got) {
             return Err(format!("the library answers {got:x?}, Linux {want:x?}"));
         }
-        self.note(op, want);
+        self.note(actor, op, want);
         Ok(())
     }
 
-    /// Whether Linux put a mapping elsewhere, as it may, and the library's could be moved there.
-    fn follows(&mut self, actor: Actor, op: &Op, want: Answer, got: Answer) -> bool {
-        let (Ok(there), Ok(here)) = (want, got) else { return false };
-        let len = match *op {
-            Op::Mmap(map) if map.placement == Placement::Hint => map.len,
-            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) => new,
-            _ => return false,
-        };
-        if !(self.is_object(actor, here) || there < here && self.is_below_stack(actor, here, len)) {
-            return false;
-        }
-        self.counts.elsewhere += 1;
-        self.move_library(actor, here, len, there).is_ok()
-    }
-
-    /// Moves a mapping of the library's, by way of addresses that are not the tests', since the two places may overlap.
-    fn move_library(&mut self, actor: Actor, from: u64, len: u64, to: u64) -> Result<(), MmError> {
-        self.quire.mremap(actor, from, len, len, Remap::Fixed(BETWEEN))?;
-        self.quire.mremap(actor, BETWEEN, len, len, Remap::Fixed(to))?;
-        let filler = Map::anonymous(BETWEEN, len, Prot::None);
-        self.quire.mmap(actor, &filler).map(drop)
-    }
-
-    /// Whether the library shows a mapping of a file or of shared memory at an address.
-    fn is_object(&mut self, actor: Actor, addr: u64) -> bool {
-        let shown = self.quire.vmas(actor.space);
-        shown.iter().any(|vma| (vma.start..vma.end).contains(&addr) && vma.backing != Backing::Anonymous)
-    }
-
-    /// Whether a range is so near to a stack that Linux may not have looked for room there.
-    fn is_below_stack(&self, actor: Actor, addr: u64, len: u64) -> bool {
-        let stacks = self.shown[actor.space].iter().filter(|vma| vma.grows_down);
-        let near =
-            |vma: &Vma| addr < vma.start && addr.saturating_add(len) > vma.start.saturating_sub(STACK_GAP);
-        stacks.into_iter().any(near)
-    }
-
     /// Whether one of the two has given up a page that both may.
-    fn is_lazy(&self, op: &Op, want: Answer, got: Answer) -> bool {
-        let Op::Load(at, _) = op else { return false };
+    fn is_lazy(&self, actor: Actor, op: &Op, want: Answer, got: Answer) -> bool {
+        let Op::Load(at, probe) = *op else { return false };
         let zero = want == Ok(0) || got == Ok(0);
-        zero && want.is_ok() && got.is_ok() && self.lazy.contains(&(at.resolve(&[]) / PAGE))
+        zero && want.is_ok() && got.is_ok() && self.lazy.may_differ(actor.space, at, probe)
     }
 
     /// Keeps what later calls refer to.
-    fn note(&mut self, op: &Op, answer: Answer) {
+    fn note(&mut self, actor: Actor, op: &Op, answer: Answer) {
         let Ok(answer) = answer else { return };
+        let heap_end = self.ours().last().map_or(0, |heap| heap.end);
+        self.lazy.note(actor.space, op, answer, &self.stored, heap_end);
         match *op {
             Op::Mmap(MapOp { placement: Placement::Hint, .. }) | Op::Mremap(..) => self.returned.push(answer),
             Op::Store(at, _) => {
@@ -253,11 +236,6 @@ impl<'p> Pair<'p> {
                     self.stored.swap_remove(self.rng.usize(..64));
                 }
                 self.stored.push(page);
-            }
-            Op::Madvise(at, len, Advice::Free) => {
-                let start = at.resolve(&[]);
-                let pages = self.stored.iter().filter(|&&page| page >= start && page - start < len);
-                self.lazy.extend(pages.map(|page| page / PAGE));
             }
             _ => {}
         }
@@ -274,6 +252,7 @@ impl<'p> Pair<'p> {
         self.counts.made += 1;
         let child = self.shown.len();
         self.live.push(child);
+        self.lazy.fork(actor.space, child);
         self.shown.push(Vec::new());
         self.compare(Actor { space: child, ..actor })
     }

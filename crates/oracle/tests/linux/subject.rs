@@ -278,6 +278,10 @@ impl Subject for Linux {
         None
     }
 
+    fn keeps_edges(&self) -> bool {
+        true
+    }
+
     fn check(&mut self, _deep: bool) -> Result<(), String> {
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use hosted::FailurePlan;
 use oracle::frames::Class::*;
 use oracle::frames::FrameOp::*;
 use oracle::frames::Place::*;
@@ -28,6 +29,17 @@ fn allocator_and_model_agree() {
         runs += 1;
     }
     println!("{runs} machines agreed");
+}
+
+#[test]
+fn a_refusal_without_a_reason_is_noticed() {
+    let shape = FrameShape::of(&[(0, 4096)], 0, 1);
+    let request = |class| [(0, Take(class, Here, 3))];
+    for class in [Kernel, User, Atomic, Dma32, Reclaimable] {
+        assert_eq!(FrameLockstep::check(&shape, &request(class)), Ok(()));
+        let refused = FrameLockstep::check_failing(&shape, &request(class), FailurePlan::From(0));
+        assert!(refused.is_err(), "{class:?}");
+    }
 }
 
 #[test]
@@ -72,5 +84,15 @@ fn the_last_folio_of_a_machine_ends_with_its_memory() {
     let shape = FrameShape::of(&[(0x200, 1095)], 0, 1);
     let all = (0..1100).map(|at| (0, TakeAt(0, at, 1)));
     let ops: Vec<_> = all.chain((0..1100).map(|_| (0, GiveFrames(0, 1)))).collect();
+    FrameLockstep::check(&shape, &ops).unwrap();
+}
+
+/// A frame that was used and freed leaves nothing behind that keeps its memory from being removed.
+#[test]
+fn memory_that_was_used_and_freed_can_be_removed() {
+    let mut shape = FrameShape::of(&[(0xff06a, 1497), (0xff800, 1024)], 0, 2);
+    (shape.ranges[1].node, shape.ranges[1].zeroed, shape.later) = (1, true, 2);
+    shape.cpu_nodes = vec![0, 2];
+    let ops = [(0, Add(0)), (1, Take(Reclaimable, Only(2), 0)), (1, Give(0)), (1, Remove(0))];
     FrameLockstep::check(&shape, &ops).unwrap();
 }

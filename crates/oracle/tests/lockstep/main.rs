@@ -1,6 +1,7 @@
 //! Library and models, step by step.
 
 mod address_space;
+mod broken;
 mod campaign;
 mod canary;
 mod failures;

@@ -240,6 +240,14 @@ unsafe impl TablePlatform for Watched<'_> {
         self.machine.flush_kernel(range);
     }
 
+    fn secondary_invalidate_start(&self, root: Frame, range: quire::addr::VirtRange) {
+        self.machine.secondary_invalidate_start(root, range);
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: quire::addr::VirtRange) {
+        self.machine.secondary_invalidate_end(root, range);
+    }
+
     fn secondary_collapse_possible(&self, root: Frame, range: quire::addr::VirtRange) {
         if let Some(told) = self.told.lock().unwrap().as_mut() {
             told();
@@ -270,4 +278,8 @@ unsafe impl Platform for Watched<'_> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl hosted::raw::IsolatedMemory for Watched<'_> {}
+unsafe impl hosted::raw::IsolatedMemory for Watched<'_> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.machine.holds(frames)
+    }
+}

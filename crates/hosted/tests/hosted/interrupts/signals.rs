@@ -96,6 +96,27 @@ fn no_instruction_is_interrupted_while_interrupts_are_off() {
     }
 }
 
+/// H7: a handler leaves the flags alone that the interrupted call has saved, the trap flag among them.
+#[test]
+fn stepping_goes_on_after_handlers_that_turn_interrupts_off_and_on() {
+    let machine = HostedConfig { interrupt_price: true, ..HostedConfig::new(MIB) }.build().unwrap();
+    machine.run_on(CPU0, || {
+        let count = AtomicU64::new(0);
+        let switch = || machine.restore_interrupts(machine.disable_interrupts());
+        let work = || {
+            let outer = machine.disable_interrupts();
+            switch();
+            machine.restore_interrupts(outer);
+            count_up(&count);
+        };
+        let (all, _) = steps(&machine, InterruptPlan::Count, HARD, || (), work);
+        for context in [SOFT, HARD] {
+            let (every, _) = steps(&machine, InterruptPlan::Every(1), context, switch, work);
+            assert!(every >= all, "{context:?}: {every} of {all} steps");
+        }
+    });
+}
+
 /// H7: the machine's own locks are free whenever an interrupt runs, and no count is lost to one.
 #[test]
 fn the_machine_survives_interrupts_at_each_of_its_own_steps() {

@@ -132,4 +132,8 @@ unsafe impl Platform for Counting<'_> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl hosted::raw::IsolatedMemory for Counting<'_> {}
+unsafe impl hosted::raw::IsolatedMemory for Counting<'_> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.bare.holds(frames)
+    }
+}

@@ -87,7 +87,11 @@ unsafe impl<G: Guard> FramePlatform for Guarding<G> {
 }
 
 // SAFETY: H1: its memory is the bare machine's.
-unsafe impl<G: Guard> IsolatedMemory for Guarding<G> {}
+unsafe impl<G: Guard> IsolatedMemory for Guarding<G> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.bare.holds(frames)
+    }
+}
 
 /// Runs code with `$platform` as the type of the bare machine with this guard.
 macro_rules! with_guard {

@@ -242,4 +242,8 @@ unsafe impl Platform for Scheduled<'_> {
 }
 
 // SAFETY: H1: its memory is the hosted machine's.
-unsafe impl hosted::raw::IsolatedMemory for Scheduled<'_> {}
+unsafe impl hosted::raw::IsolatedMemory for Scheduled<'_> {
+    fn holds(&self, frames: FrameRange) -> bool {
+        self.bare.holds(frames)
+    }
+}

@@ -64,7 +64,7 @@ impl FrameLockstep<'_> {
         let known = self.allowed(request).is_some();
         let error = if known { AllocError::OutOfMemory } else { AllocError::BadNode };
         let what = format!("{missing} more folios of {order:?}");
-        self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))
+        self.refused_folio(request, order, error, &what)
     }
 
     pub(super) fn give_many(&mut self, which: usize, count: usize) -> Outcome {

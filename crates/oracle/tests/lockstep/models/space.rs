@@ -82,6 +82,44 @@ fn freed_memory_may_keep_its_contents_until_it_is_written() {
     assert!(family.read(id, page(0), 1).unwrap().allows(0));
 }
 
+/// The kernel drops a page as a whole, once.
+#[test]
+fn freed_memory_loses_all_words_together_and_for_good() {
+    let (mut family, id) = family();
+    let freed = |family: &mut Family| {
+        anonymous(family, id, 0, 1);
+        (0..2).for_each(|probe| family.write(id, page(0), probe, 3 + probe as u64).unwrap());
+        family.madvise(id, page(0), PAGE, Advice::Free).unwrap();
+    };
+    let may = |family: &mut Family, probe, word| family.read(id, page(0), probe).unwrap().allows(word);
+    let all = |family: &Family, words| {
+        let page = family.space(id).page(AT / PAGE).unwrap();
+        page.allows(&words).unwrap_or(words == [0; PROBES])
+    };
+    freed(&mut family);
+    assert!(all(&family, [3, 4, 0, 0]) && all(&family, [0; 4]));
+    assert!(!all(&family, [3, 0, 0, 0]) && !all(&family, [0, 4, 0, 0]));
+    // What is still there may be dropped later.
+    family.saw(id, page(0), 0, 3);
+    assert!(may(&mut family, 1, 4) && may(&mut family, 1, 0));
+    family.saw(id, page(0), 0, 0);
+    assert!(!may(&mut family, 1, 4) && !may(&mut family, 0, 3));
+    freed(&mut family);
+    family.write(id, page(0), 0, 8).unwrap();
+    assert!(all(&family, [8, 4, 0, 0]) && all(&family, [8, 0, 0, 0]) && !all(&family, [3, 4, 0, 0]));
+    let mut dropped = family.clone();
+    dropped.saw(id, page(0), 1, 0);
+    family.saw(id, page(0), 1, 4);
+    assert!(!may(&mut family, 1, 0), "a page that was stored to stays");
+    assert!(!may(&mut dropped, 1, 4) && dropped.space(id).page(AT / PAGE).unwrap().is_kept());
+    // Freed again before anything is known: three ways.
+    freed(&mut family);
+    family.write(id, page(0), 0, 8).unwrap();
+    family.madvise(id, page(0), PAGE, Advice::Free).unwrap();
+    assert!([[8, 4, 0, 0], [8, 0, 0, 0], [0; 4]].into_iter().all(|words| all(&family, words)));
+    assert!(!all(&family, [0, 4, 0, 0]));
+}
+
 #[test]
 fn a_private_page_follows_the_file_until_it_is_written() {
     let (mut family, id) = family();

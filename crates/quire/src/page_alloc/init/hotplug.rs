@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::addr::{BlockNumber, FrameRange, Order};
 use crate::error::HotplugError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::BlockState;
+use crate::memmap::{Block, BlockState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::KINDS;
 use crate::page_alloc::store::capacity::is_complete;
@@ -85,7 +85,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 BlockState::Small if !is_complete(block) => {
                     return Err(HotplugError::HoldsTables);
                 }
-                _ if self.store().cost_of(block).is_none() => return Err(HotplugError::InUse),
+                _ if self.cannot_move(block) => return Err(HotplugError::InUse),
                 _ => {}
             }
         }
@@ -118,6 +118,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.present.fetch_sub(range.count, Ordering::SeqCst);
         self.update_marks();
         Ok(())
+    }
+
+    /// Whether a block has frames in use that cannot move. A frame on a per-CPU list counts as one, so the lists are
+    /// drained before the answer is yes.
+    fn cannot_move(&self, block: &Block) -> bool {
+        let stuck = || self.store().cost_of(block).is_none();
+        stuck() && {
+            self.lists().drain_all();
+            stuck()
+        }
     }
 
     /// Recomputes the marks of all zones, which are shares of the memory that is there (Linux:

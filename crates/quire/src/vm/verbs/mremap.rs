@@ -1,6 +1,8 @@
 //! `mremap`: changes the size of a mapping, or moves it with everything it maps.
 #![forbid(unsafe_code)]
 
+use core::cmp::Ordering;
+
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
@@ -286,10 +288,20 @@ fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result
             return Err(MmError::Invalid);
         }
     }
-    if from.0.checked_add(old).is_none_or(|stop| stop > end) {
-        return Err(MmError::Fault);
+    if from.0.checked_add(old).is_some_and(|stop| stop <= end) {
+        return Ok(Move { from, old, new, to });
     }
-    Ok(Move { from, old, new, to })
+    // The old range ends behind all addresses. Nothing is mapped there that would stay or move, but it cannot be unmapped.
+    let mapped = space.tree.find(from).map_or(0, |vma| vma.range.end.0 - from.0);
+    match old.cmp(&new) {
+        _ if mapped == 0 => Err(MmError::Fault),
+        Ordering::Greater if to.target().is_none() || new <= mapped => Err(MmError::Invalid),
+        Ordering::Equal if !matches!(to, Remap::DontUnmap(_)) => {
+            let here = end - from.0;
+            Ok(Move { from, old: here, new: here, to })
+        }
+        _ => Err(MmError::Fault),
+    }
 }
 
 /// As in Linux, huge pages move whole, lengths are rounded up to them, and a mapping of them cannot grow.

@@ -93,6 +93,34 @@ fn a_lock_for_which_memory_does_not_suffice_says_again() {
     });
 }
 
+/// Such a range was refused with `EFAULT` however it was to change.
+#[test]
+fn a_range_that_ends_behind_all_addresses_stays_but_does_not_shrink() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            let (end, far) = ((1 << 47) - PAGE, page(1 << 20));
+            mm.mmap(&anonymous(far.0, 4 * PAGE)).unwrap();
+            let remap = |from: VirtAddr, old, new, to| mm.mremap(from, old, new, to);
+            for to in [Remap::InPlace, Remap::MayMove] {
+                assert_eq!(remap(far, end, end, to), Ok(far), "all of it stays");
+                assert_eq!(remap(far, end, 2 * PAGE, to), Err(MmError::Invalid));
+                assert_eq!(remap(far, end - PAGE, end, to), Err(MmError::Fault));
+                assert_eq!(remap(page(0), end, end, to), Err(MmError::Fault), "nothing is mapped");
+                assert_eq!(remap(page(0), end, 2 * PAGE, to), Err(MmError::Fault), "nothing is mapped");
+            }
+            let down = Remap::Fixed(page(0));
+            assert_eq!(remap(far, end, 2 * PAGE, down), Err(MmError::Invalid));
+            assert_eq!(remap(far, end, 5 * PAGE, down), Err(MmError::Fault), "more than is mapped");
+            let (top, len) = (VirtAddr(end - 4 * PAGE), 5 * PAGE);
+            mm.mmap(&anonymous(top.0, 4 * PAGE)).unwrap();
+            assert_eq!(remap(top, len, len, Remap::DontUnmap(VirtAddr(0))), Err(MmError::Fault));
+            assert_eq!(remap(top, len, len, down), Ok(page(0)), "what is mapped moves");
+            assert_eq!(remap(top, PAGE, PAGE, Remap::InPlace), Err(MmError::Fault));
+            assert_eq!(remap(page(0), 4 * PAGE, PAGE, Remap::InPlace), Ok(page(0)));
+        });
+    });
+}
+
 /// The end of a range may be the last address: advice there once overflowed.
 #[test]
 fn what_lies_behind_the_user_half_is_a_hole() {

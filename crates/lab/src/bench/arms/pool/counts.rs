@@ -42,7 +42,8 @@ impl Counts {
         let of_machine = [
             ("frames_held_at_most", pools.window().map_or(0, Window::peak_held)),
             ("broadcasts", now.flushes_kernel - self.machine.flushes_kernel),
-            ("ipis", now.ipis - self.machine.ipis),
+            // Emptying another CPU's lists interrupts it too.
+            ("ipis", now.ipis + now.fences - self.machine.ipis - self.machine.fences),
         ];
         Counted(library.chain(of_machine).collect())
     }

@@ -5,6 +5,7 @@
 //! limits     those that the program ran under
 //! fragments  a machine whose free memory is in pieces
 //! need       the estimate of memory and work, and what of it is allowed              host     what this host has
+//! families   the address spaces that it counts, and what forked ones share
 //! huge       huge pages of pools that the program maps itself
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
@@ -26,6 +27,7 @@ mod code;
 mod costs;
 mod each;
 mod error;
+mod families;
 mod faults;
 mod files;
 mod fragments;

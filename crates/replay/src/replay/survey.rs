@@ -8,6 +8,7 @@ use quire::limits::MAX_MAPPINGS;
 use quire::vm::{Advice, Remap};
 
 use super::error::ReplayError;
+use super::families::Families;
 use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
 use super::plan::{Answer, Plan, mapping, plan};
@@ -59,9 +60,7 @@ struct Walk {
     layouts: Layouts,
     files: Vec<SurveyedFile>,
     numbers: Numbers,
-    /// Address spaces by number.
-    lives: HashMap<u32, Life>,
-    estimate: Estimate,
+    spaces: Families,
     events: u64,
     lost: u64,
     privileged: bool,
@@ -88,8 +87,7 @@ impl Survey {
             layouts: Layouts::default(),
             files: Vec::new(),
             numbers: Numbers::new(),
-            lives: HashMap::new(),
-            estimate: Estimate::new(bounds),
+            spaces: Families::new(Estimate::new(bounds)),
             events: 0,
             lost: 0,
             privileged: header.tier == Tier::Privileged,
@@ -103,7 +101,7 @@ impl Survey {
             let (first_ns, _) = *span_ns.get_or_insert((event.time_ns, event.time_ns));
             span_ns = Some((first_ns, event.time_ns.max(first_ns)));
             walk.event(&event)?;
-            walk.estimate.next()?;
+            walk.spaces.estimate.next()?;
             walk.events += 1;
             progress.advance();
         }
@@ -111,7 +109,7 @@ impl Survey {
             // Pages of this file start as zeroes, so none is read in.
             file.warm = PageSet::default();
         }
-        let Walk { files, numbers, lost, asks, huge_refused, estimate, .. } = walk;
+        let Walk { files, numbers, lost, asks, huge_refused, spaces: Families { estimate, .. }, .. } = walk;
         let (span_ns, paths) = (span_ns.unwrap_or_default(), reader.paths().to_vec());
         Ok(Self { header, files, numbers, lost, span_ns, asks, huge_refused, paths, estimate })
     }
@@ -135,15 +133,13 @@ impl Walk {
             EventKind::Fork { child_pid, .. } => self.layouts.number_of(*child_pid),
             _ => None,
         };
-        if let Some(life) = replaced.and_then(|number| self.lives.get(&number)) {
-            self.estimate.work(life.walk())?;
+        if let Some(walk) = replaced.and_then(|number| self.spaces.get(number)).map(Life::walk) {
+            self.spaces.estimate.work(walk)?;
         }
         let heap = self.layouts.program_break(pid);
         self.layouts.apply(event);
-        if let Some(number) = replaced.filter(|number| !self.layouts.is_alive(*number))
-            && let Some(life) = self.lives.remove(&number)
-        {
-            self.estimate.remove(&life);
+        if let Some(number) = replaced.filter(|number| !self.layouts.is_alive(*number)) {
+            self.spaces.end(number)?;
         }
         match &event.kind {
             EventKind::Fault { addr, .. } if !are_canonical(*addr, 1) => {
@@ -188,11 +184,8 @@ impl Walk {
     }
 
     fn fork(&mut self, pid: u32, child: u32) -> Result<(), ReplayError> {
-        let parent = self.layouts.number_of(pid).and_then(|number| self.lives.get(&number));
-        let copy = parent.map(Life::forked).unwrap_or_default();
-        self.estimate.work(copy.walk())?;
-        self.life(child, |life| *life = copy);
-        Ok(())
+        let Some(child) = self.layouts.number_of(child) else { return Ok(()) };
+        self.spaces.fork(self.layouts.number_of(pid), child)
     }
 
     /// Adds a mapping.
@@ -269,10 +262,11 @@ impl Walk {
         }
         self.asks |= matches!(verb, Verb::Madvise { advice: Advice::HugePage, .. });
         let most = self.mapping_limit;
+        if moves && let Some(number) = self.layouts.number_of(pid) {
+            self.spaces.apply(number, verb)?;
+        }
         self.life(pid, |life| {
             if moves {
-                verb.apply_to(&mut life.written);
-                verb.apply_to(&mut life.used);
                 life.huge.apply(call, verb);
             }
             // Both ends may cut a mapping.
@@ -339,35 +333,37 @@ impl Walk {
 
     /// Counts every page of a range as work, mapped or not.
     fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
-        self.estimate.work(len.div_ceil(PAGE))?;
-        self.use_parts(pid, start, len, stores);
-        Ok(())
+        self.spaces.estimate.work(len.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores)
     }
 
     /// Counts the mapped pages of a range as work.
     fn use_mapped(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         let mapped: u64 = self.parts(pid, start, len).iter().map(|part| part.end - part.start).sum();
-        self.estimate.work(mapped.div_ceil(PAGE))?;
-        self.use_parts(pid, start, len, stores);
-        Ok(())
+        self.spaces.estimate.work(mapped.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores)
     }
 
     fn parts(&self, pid: u32, start: u64, len: u64) -> Vec<trace::Mapping> {
         self.layouts.mapped_in(pid, start, start.saturating_add(len))
     }
 
-    fn use_parts(&mut self, pid: u32, start: u64, len: u64, stores: bool) {
+    fn use_parts(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         for part in self.parts(pid, start, len) {
             let (first, end) = (part.start / PAGE, part.end.div_ceil(PAGE));
             if let Some(file) = &part.file {
                 self.use_file(file, part.offset / PAGE, end - first, false);
             }
-            self.life(pid, |life| {
-                life.used.insert_range(first, end);
-                if stores {
-                    life.written.insert_range(first, end);
-                }
-            });
+            self.use_pages(pid, first, end, stores)?;
+        }
+        Ok(())
+    }
+
+    fn use_pages(&mut self, pid: u32, first: u64, end: u64, stores: bool) -> Result<(), ReplayError> {
+        self.life(pid, |life| life.used.insert_range(first, end));
+        match self.layouts.number_of(pid).filter(|_| stores) {
+            Some(number) => self.spaces.store(number, first, end),
+            None => Ok(()),
         }
     }
 
@@ -381,13 +377,7 @@ impl Walk {
             let page = mapping.offset.saturating_add(addr - mapping.start) / PAGE;
             self.use_file(file, page, 1, major);
         }
-        self.life(pid, |life| {
-            life.used.insert(addr / PAGE);
-            if stores {
-                life.written.insert(addr / PAGE);
-            }
-        });
-        Ok(())
+        self.use_pages(pid, addr / PAGE, addr / PAGE + 1, stores)
     }
 
     /// Counts the use of pages of a file, with a wait for the device or without.
@@ -405,7 +395,7 @@ impl Walk {
             warm.insert_range(first, end);
             waited.into_iter().for_each(|page| warm.remove_range(page, page + 1));
         }
-        self.estimate.cache(frames(warm, cold).saturating_sub(before));
+        self.spaces.estimate.cache(frames(warm, cold).saturating_sub(before));
     }
 
     const fn impossible(&self, what: &'static str) -> Result<(), ReplayError> {
@@ -413,26 +403,19 @@ impl Walk {
     }
 
     fn with_life<R>(&self, pid: u32, look: impl FnOnce(&Life) -> R) -> Option<R> {
-        self.layouts.number_of(pid).and_then(|number| self.lives.get(&number)).map(look)
+        self.layouts.number_of(pid).and_then(|number| self.spaces.get(number)).map(look)
     }
 
     fn work_of(&mut self, pid: u32, pages: impl FnOnce(&Life) -> u64) -> Result<(), ReplayError> {
         let pages = self.with_life(pid, pages).unwrap_or(0);
-        self.estimate.work(pages)
+        self.spaces.estimate.work(pages)
     }
 
     /// Changes the record of the process's address space.
     fn life(&mut self, pid: u32, change: impl FnOnce(&mut Life)) {
-        let Some(number) = self.layouts.number_of(pid) else { return };
-        let life = match self.lives.entry(number) {
-            std::collections::hash_map::Entry::Occupied(known) => {
-                self.estimate.remove(known.get());
-                known.into_mut()
-            }
-            std::collections::hash_map::Entry::Vacant(new) => new.insert(Life::default()),
-        };
-        change(life);
-        self.estimate.add(life);
+        if let Some(number) = self.layouts.number_of(pid) {
+            self.spaces.change(number, change);
+        }
     }
 }
 

@@ -143,6 +143,9 @@ impl<'m> Replayer<'m> {
     pub(super) fn step(&mut self, placed: &Placed) -> Result<Agreement, ReplayError> {
         let Placed { event, in_doubt, .. } = placed;
         (self.in_doubt, self.agreement) = (*in_doubt, Agreement::AsRecorded);
+        let between =
+            self.timeline.as_mut().map_or(0, |timeline| timeline.before(event.time_ns, self.manager));
+        self.observe(between);
         let cpu = self.processes.cpu_of(event.tid);
         let machine = self.machine;
         machine.run_on(cpu, || {
@@ -160,17 +163,23 @@ impl<'m> Replayer<'m> {
             }
             Ok::<_, ReplayError>(())
         })?;
-        if let Some(timeline) = &mut self.timeline {
-            let steps = timeline.pass(event.time_ns, self.manager);
-            if let Some(parts) = &mut self.parts {
-                parts.look(steps, self.processes.spaces().map(|space| &space.parts));
-            }
-            if let Some(each) = &mut self.each {
-                each.look(steps, &self.processes);
-            }
-        }
+        let begins = self.timeline.as_mut().is_some_and(|timeline| timeline.after(self.manager));
+        self.observe(u64::from(begins));
         self.event += 1;
         Ok(self.agreement)
+    }
+
+    /// Observes mappings and processes as they are at the start of so many steps.
+    fn observe(&mut self, steps: u64) {
+        if steps == 0 {
+            return;
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.look(steps, self.processes.spaces().map(|space| &space.parts));
+        }
+        if let Some(each) = &mut self.each {
+            each.look(steps, &self.processes);
+        }
     }
 
     /// Frames in use before an event that may free some, if memory is observed.

@@ -277,6 +277,17 @@ fn an_ordinary_users_trace_is_replayed_with_guesses() {
 }
 
 #[test]
+fn faults_of_an_ordinary_user_that_are_not_taken_are_counted() {
+    let mut trace = program();
+    trace.as_user();
+    trace.event(10, anonymous(0x1000_0000, 0x10000));
+    (0..16).for_each(|page| trace.event(10, fault(0x1000_0000 + page * 4096, Access::Unknown, false)));
+    trace.exit(10);
+    let line = &lines(&["--folio", "64K"], &[&trace.write()])[0];
+    assert_eq!((faults(line, "anon"), faults(line, "absorbed")), (1, 15), "{line}");
+}
+
+#[test]
 fn an_answer_that_is_not_linuxs_is_told_and_fails_a_check() {
     let mut trace = program();
     trace.event(10, anonymous(0x1000_0000, 0x4000));

@@ -93,6 +93,7 @@ impl Series {
 /// The same work on Quire and on the Linux that was recorded.
 #[derive(Clone)]
 pub(super) struct Pair {
+    count: u64,
     pub(super) quire: Series,
     pub(super) linux: Series,
     /// Recorded major faults: they waited for a disk, which a replay has none of, so they are no time of Linux'.
@@ -101,12 +102,12 @@ pub(super) struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { quire: Series::new(), linux: Series::new(), major: Series::new() }
+        Self { count: 0, quire: Series::new(), linux: Series::new(), major: Series::new() }
     }
 
-    /// Faults of this kind or calls of this verb.
-    pub(super) fn count(&self) -> u64 {
-        self.quire.count().max(self.linux.count() + self.major.count())
+    /// Faults of this kind or calls of this verb, whether they have a time on either side or not.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
     }
 }
 
@@ -118,6 +119,7 @@ impl Costs {
     /// Adds a time; either side may be unknown.
     pub(super) fn add(&mut self, name: &'static str, quire: Option<u64>, linux: Option<u64>) {
         let pair = self.0.entry(name).or_insert_with(Pair::new);
+        pair.count += 1;
         quire.into_iter().for_each(|ns| pair.quire.add(ns));
         linux.into_iter().for_each(|ns| pair.linux.add(ns));
     }
@@ -125,6 +127,7 @@ impl Costs {
     /// The same of a fault that was a major one on Linux.
     pub(super) fn add_major(&mut self, name: &'static str, quire: Option<u64>, major: Option<u64>) {
         let pair = self.0.entry(name).or_insert_with(Pair::new);
+        pair.count += 1;
         quire.into_iter().for_each(|ns| pair.quire.add(ns));
         major.into_iter().for_each(|ns| pair.major.add(ns));
     }

@@ -100,6 +100,11 @@ impl Layouts {
         self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
     }
 
+    /// What `shmdt` of this address removes.
+    pub fn attached(&self, pid: u32, address: u64) -> Vec<Range<u64>> {
+        self.existing(pid).map_or_else(Vec::new, |space| space.attached(address))
+    }
+
     /// How later mappings of a process are locked (`mlockall(MCL_FUTURE)`).
     pub fn future_lock(&self, pid: u32) -> FutureLock {
         self.existing(pid).map_or(FutureLock::None, |space| space.lock_future)

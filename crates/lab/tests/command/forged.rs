@@ -228,3 +228,35 @@ fn an_endless_populate_is_not_exported() {
         }
     }
 }
+
+#[test]
+fn times_may_be_any() {
+    let mut trace = program();
+    trace.event(10, anonymous(HEAP, 0x10000));
+    trace.starts_at_the_beginning_of_time();
+    for page in 0..2 {
+        let (addr, access, duration_ns) = (HEAP + page * 4096, Access::Write, Some(u64::MAX));
+        let (protection, kernel_mode, major) = (false, false, page == 1);
+        trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    trace.event(10, shared(1 << 40, 0x2000));
+    for page in 0..2 {
+        let (addr, access, duration_ns) = ((1 << 40) + page * 4096, Access::Write, Some(u64::MAX));
+        let (protection, kernel_mode, major) = (false, false, false);
+        trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    trace.until_the_end_of_time();
+    trace.exit(10);
+    replayed(&trace);
+    let file = trace.write();
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+    quire.args(["advise", "--format", "json", "--baseline", "4K"]).arg(&*file);
+    let output = quire.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).output().expect("the command runs");
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+}
+
+/// A memfd that is mapped here.
+fn shared(at: u64, len: u64) -> EventKind {
+    let EventKind::Syscall(mmap) = call(Call::Mmap, [0, len, 3, 1, 3, 0], at as i64) else { unreachable!() };
+    EventKind::Syscall(Syscall { file: Some(FileId { device: 1, inode: 2, path: PathId(2) }), ..mmap })
+}

@@ -229,7 +229,8 @@ impl Report {
 
     /// Nanoseconds of all faults on Quire and, of the same faults, on Linux.
     pub(super) fn fault_ns(&self) -> (Option<u64>, Option<u64>) {
-        let sum = |of: fn(&Cost) -> Option<u64>| self.faults.values().filter_map(of).reduce(|a, b| a + b);
+        let sum =
+            |of: fn(&Cost) -> Option<u64>| self.faults.values().filter_map(of).reduce(u64::saturating_add);
         (sum(|cost| cost.quire_ns), sum(|cost| cost.linux_ns))
     }
 }

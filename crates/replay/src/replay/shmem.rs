@@ -155,7 +155,7 @@ impl Pass {
         let (reads, faults) = match event.kind {
             EventKind::Fault { access, duration_ns, .. } => {
                 self.recorded += u64::from(duration_ns.is_some());
-                self.recorded_ns += duration_ns.unwrap_or(0);
+                self.recorded_ns = self.recorded_ns.saturating_add(duration_ns.unwrap_or(0));
                 (access == Access::Read, true)
             }
             EventKind::Populate { cause, .. } => (!cause.stores(), false),

@@ -505,3 +505,21 @@ fn first_touches_are_told_by_address_and_time() {
     assert_eq!((large.len(), large.iter().sum::<u64>(), heap.iter().sum::<u64>()), (48, 256, 512), "{heat}");
     assert_eq!((large[..24].iter().sum::<u64>(), heap[24..].iter().sum::<u64>()), (0, 0), "{heat}");
 }
+
+/// Programs probe address 0 on purpose, and get a signal each time.
+#[test]
+fn accesses_that_were_not_resolved_touch_nothing() {
+    let mut small = program();
+    grow_heap(&mut small, 8 << 20);
+    touches(&mut small, HEAP, 1, 1);
+    for _ in 0..100 {
+        let (protection, kernel_mode, major, duration_ns) = (false, false, false, None);
+        let access = Access::Read;
+        small.event(10, EventKind::Fault { addr: 0, access, protection, kernel_mode, major, duration_ns });
+    }
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    let rows = line["heat"]["rows"].as_array().unwrap_or_else(|| panic!("{line}"));
+    let starts: Vec<u64> = rows.iter().map(|row| number(row, "/start")).collect();
+    assert_eq!(starts, [HEAP], "{}", line["heat"]);
+}

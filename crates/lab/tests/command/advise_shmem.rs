@@ -205,6 +205,22 @@ fn a_segment_that_others_filled_is_faulted_in_where_another_was_detached() {
     assert_eq!(set(&line, "4K"), (48, 32, 0), "{line}");
 }
 
+/// The program got a signal, or the kernel tries again: nothing is brought in.
+#[test]
+fn what_was_not_resolved_touches_nothing() {
+    let mut small = program();
+    map(&mut small, AT, 1 << 20, NAMED, 5);
+    touches(&mut small, AT, 1, 1);
+    for page in 1..101 {
+        let (addr, access) = (AT + page * PAGE, Access::Write);
+        let (protection, kernel_mode, major, duration_ns) = (false, false, false, None);
+        small.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (1, 1, 0), "{line}");
+}
+
 #[test]
 fn the_commands_are_those_of_shared_memory() {
     let mut small = program();

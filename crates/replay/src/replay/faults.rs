@@ -32,7 +32,7 @@ impl Replayer<'_> {
         let EventKind::Fault { addr, access, protection, major, duration_ns, .. } = event.kind else {
             return Ok(());
         };
-        if self.tells_all && duration_ns.is_none() {
+        if event.kind.is_unresolved() {
             return self.unresolved(key, addr, access);
         }
         let (got, ns) = match self.huge_zero(key, addr, access) {

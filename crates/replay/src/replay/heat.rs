@@ -50,6 +50,7 @@ impl Heat {
                     programs.insert(event.pid, name);
                     continue;
                 }
+                _ if event.kind.is_unresolved() => continue,
                 // A page that was there and could not be written to was touched before.
                 EventKind::Fault { addr, protection: false, .. } => addr,
                 _ => continue,

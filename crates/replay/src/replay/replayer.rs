@@ -83,7 +83,7 @@ pub(super) struct Replayer<'m> {
     pub(super) forked: HashMap<u32, u64>,
     /// The cost of an exec so far, by process.
     pub(super) starting: HashMap<u32, u64>,
-    /// Whether the trace records access, protection and whether a fault was resolved.
+    /// Whether the trace records the protection of faults.
     pub(super) tells_all: bool,
     /// The background.
     pub(super) background: Option<Background>,

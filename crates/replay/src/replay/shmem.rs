@@ -140,6 +140,7 @@ impl Pass {
     /// The mappings that an event touches, each with the touched addresses.
     fn touched(&self, event: &Event) -> Vec<(Mapping, (u64, u64))> {
         let (start, len) = match event.kind {
+            _ if event.kind.is_unresolved() => return Vec::new(),
             EventKind::Fault { addr, .. } => (addr / PAGE * PAGE, PAGE),
             EventKind::Populate { start, len, .. } => (start, len),
             // What Linux mapped around a fault was there, and the model maps around its own faults.

@@ -16,7 +16,7 @@ use super::policy::FolioSet;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall, Tier,
+    self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall,
     TraceReader, huge_bits,
 };
 
@@ -63,7 +63,6 @@ struct Walk {
     spaces: Families,
     events: u64,
     lost: u64,
-    privileged: bool,
     /// Mappings that an address space may have.
     mapping_limit: u64,
     asks: bool,
@@ -90,7 +89,6 @@ impl Survey {
             spaces: Families::new(Estimate::new(bounds)),
             events: 0,
             lost: 0,
-            privileged: header.tier == Tier::Privileged,
             mapping_limit: header.limits.map_or(MAX_MAPPINGS as u64, |limits| limits.mappings),
             asks: false,
             huge_refused: 0,
@@ -166,13 +164,11 @@ impl Walk {
                 self.bring_in(pid, &Verb::Mmap(Mapping { addr: *start, len: *len, ..mapping }))
             }
             EventKind::Syscall(call) => self.call(pid, call, heap),
-            EventKind::Fault { addr, access, major, duration_ns, .. }
-                if duration_ns.is_some() || !self.privileged =>
-            {
+            kind if kind.is_unresolved() => self.work_of(pid, |life| life.mappings / 16),
+            EventKind::Fault { addr, access, major, .. } => {
                 let stores = matches!(access, Access::Write | Access::Unknown);
                 self.use_page(pid, *addr, *major, stores)
             }
-            EventKind::Fault { .. } => self.work_of(pid, |life| life.mappings / 16),
             EventKind::FaultAround { start, len } => self.use_range(pid, *start, *len, false),
             EventKind::Populate { start, len, cause } => self.use_range(pid, *start, *len, cause.stores()),
             EventKind::Lost { records } => {

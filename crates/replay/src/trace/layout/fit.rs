@@ -69,9 +69,7 @@ impl Space {
     /// Whether the event can have happened in this space.
     pub(in crate::trace) fn fits(&self, event: &EventKind) -> bool {
         match event {
-            // Without a duration it was not resolved, or the tier does not record it; then it has no access
-            // either.
-            EventKind::Fault { access, duration_ns: None, .. } if *access != Access::Unknown => true,
+            _ if event.is_unresolved() => true,
             EventKind::Fault { addr, access, .. } => {
                 self.find(*addr).is_some_and(|mapping| allows(mapping.prot, *access))
             }

@@ -1,9 +1,10 @@
 //! The address spaces of a trace during its survey, and the pages that forked ones share.
 //!
-//! A page that was stored to before a fork is one frame that parent and child map. One of the address spaces that map it has it
-//! among its written pages, where the estimate counts it; the others have inherited it. If the one that has it
-//! written stores to it again or gives it up, another one may keep the old frame: it has the page written from then on.
-//! Which one does not matter. At least as many are counted as there are frames.
+//! A page that was stored to before a fork is one frame that parent and child map. One of the address spaces
+//! that map it has it among its written pages, where the estimate counts it; the others have inherited it. If
+//! the one that has it written stores to it again or gives it up, another one may keep the old frame: it has
+//! the page written from then on. Which one does not matter. At least as many are counted as there are
+//! frames.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,6 +28,17 @@ impl Families {
 
     pub(super) fn get(&self, number: u32) -> Option<&Life> {
         self.lives.get(&number)
+    }
+
+    /// Pages of work to take pages of a file from all mappings of it: each address space is searched for
+    /// them. Calls have mapped the file so often.
+    ///
+    /// # Errors
+    /// [`ReplayError::TooLong`].
+    pub(super) fn cut(&mut self, mapped: u64) -> Result<(), ReplayError> {
+        let mappings = self.estimate.mappings();
+        let most = mapped.saturating_mul(self.lives.len() as u64);
+        self.estimate.work(mappings / 16 + most.min(mappings))
     }
 
     /// Changes the record of an address space, and makes one for a new number.

@@ -110,6 +110,11 @@ impl Estimate {
         self.now.huge.iter_mut().zip(life.huge.pages()).for_each(|(sum, pages)| *sum -= pages);
     }
 
+    /// Mappings of all address spaces, at most.
+    pub(super) const fn mappings(&self) -> u64 {
+        self.now.mappings
+    }
+
     /// Adds frames of the page cache.
     pub(super) const fn cache(&mut self, frames: u64) {
         self.now.cached += frames;

@@ -28,6 +28,8 @@ pub(super) type Numbers = HashMap<(u64, u64), u64>;
 pub(super) struct SurveyedFile {
     /// The largest end of its mappings.
     pub(super) bytes: u64,
+    /// How often it was mapped.
+    mapped: u64,
     /// Pages that were in the page cache at their first use.
     pub(super) warm: PageSet,
     /// Pages that were not in the page cache at their first use.
@@ -197,7 +199,8 @@ impl Walk {
             if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
                 return self.impossible("maps a file beyond its largest offset");
             }
-            self.number(file);
+            let number = self.number(file);
+            self.files[number as usize].mapped += 1;
             self.note_extent(pid, start);
         }
         Ok(())
@@ -216,8 +219,13 @@ impl Walk {
                 return self.grow(pid, from, got.saturating_sub(from));
             }
             Plan::Detach(_) => return self.work_of(pid, |life| life.mappings / 4),
-            Plan::Cut { .. } | Plan::Skip | Plan::Told => return Ok(()),
+            Plan::Cut { file, .. } => return self.spaces.cut(self.files[file as usize].mapped),
+            Plan::Skip | Plan::Told => return Ok(()),
         };
+        if answer == Answer::Failure {
+            // Its reason is searched in all mappings.
+            self.work_of(pid, |life| life.mappings / 16)?;
+        }
         if let (Verb::Mmap(mapping), Some(file)) = (&verb, &call.file) {
             if call.ok() {
                 self.map(

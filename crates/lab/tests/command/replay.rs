@@ -457,3 +457,23 @@ fn the_stack_of_a_thread_has_single_pages() {
     };
     assert_eq!((taken(0), taken(0x2_0000)), (1, 16));
 }
+
+/// Linux refused it, maybe by a limit that the program has set itself.
+#[test]
+fn a_refused_access_below_a_stack_is_counted_and_brings_in_nothing() {
+    const STACK: u64 = 0x7ffd_0000_0000;
+    let replayed = |refused: bool| {
+        let mut trace = program();
+        trace.event(10, fault(STACK, Access::Write, false));
+        if refused {
+            let (addr, access) = (STACK - 0x10000, Access::Write);
+            let (protection, kernel_mode, major, duration_ns) = (false, false, false, None);
+            trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+        }
+        trace.exit(10);
+        lines(&["--check"], &[&trace.write()]).remove(0)
+    };
+    let (with, without) = (replayed(true), replayed(false));
+    assert_eq!((number(&with, "/faults_given_up"), faults(&with, "anon")), (1, 1), "{with}");
+    assert_eq!(number(&with, "/peak/anonymous"), number(&without, "/peak/anonymous"), "{with}");
+}

@@ -35,8 +35,8 @@ pub(super) struct Counts {
     pub(super) folios: [u64; 10],
     /// Pages of recorded fault-around that Quire had not mapped, and that were touched one by one.
     pub(super) around_touched: u64,
-    /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or further
-    /// below a stack than it may grow.
+    /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or below a
+    /// stack, because of a limit.
     pub(super) given_up: u64,
     /// The most resident pages that one process had.
     pub(super) peak_rss: u64,

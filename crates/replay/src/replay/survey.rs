@@ -11,7 +11,7 @@ use super::error::ReplayError;
 use super::families::Families;
 use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
-use super::plan::{Answer, Plan, mapping, plan};
+use super::plan::{Answer, Plan, down_to, mapping, plan};
 use super::policy::FolioSet;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
@@ -222,6 +222,9 @@ impl Walk {
             Plan::Cut { file, .. } => return self.spaces.cut(self.files[file as usize].mapped),
             Plan::Skip | Plan::Told => return Ok(()),
         };
+        let stack =
+            trace::protects_downwards(call).then(|| self.layouts.start_of(pid, call.args[0])).flatten();
+        let verb = stack.map_or(verb, |start| down_to(verb, start));
         if answer == Answer::Failure {
             // Its reason is searched in all mappings.
             self.work_of(pid, |life| life.mappings / 16)?;

@@ -8,7 +8,7 @@ mod access;
 mod compare;
 mod verbs;
 
-use oracle::space::{Family, Rules, SpaceId};
+use oracle::space::{Advice, Family, Rules, SpaceId};
 
 use super::survey::SurveyedFile;
 
@@ -36,9 +36,14 @@ impl Check {
         self.family.create()
     }
 
-    /// A copy of an address space.
-    pub(super) fn fork(&mut self, id: SpaceId) -> SpaceId {
-        self.family.fork(id)
+    /// A copy of an address space, in which these ranges are empty: start and length.
+    pub(super) fn fork(&mut self, id: SpaceId, wiped: &[(u64, u64)]) -> SpaceId {
+        let child = self.family.fork(id);
+        for &(addr, len) in wiped {
+            // Only locked memory would refuse it, and no memory of a child is locked.
+            _ = self.family.madvise(child, addr, len, Advice::DontNeed);
+        }
+        child
     }
 
     /// Ends an address space.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{ENOMEM, Mapping, Space, mmap_length, round_up};
+use super::{ENOMEM, Mapping, Space, mmap_length, protects_downwards, round_up};
 use crate::trace::{Access, Call, EventKind, Syscall};
 
 const EFAULT: i64 = -14;
@@ -47,6 +47,8 @@ fn reach_of_call(call: &Syscall) -> Vec<Range<u64>> {
             };
             vec![range(first, second.max(1)), range(to, third)]
         }
+        // It begins where its mapping does.
+        Call::Mprotect | Call::PkeyMprotect if protects_downwards(call) => vec![EVERYWHERE],
         Call::Munmap
         | Call::Mprotect
         | Call::PkeyMprotect

@@ -239,7 +239,7 @@ impl<'m> Replayer<'m> {
             }
             _ => {}
         }
-        self.watch_rules(pid)
+        self.watch_rules()
     }
 
     /// The address space of a process, run by `cpu`.
@@ -262,8 +262,8 @@ impl<'m> Replayer<'m> {
     }
 
     /// When checking: reports the machine's violations since the last event, and now and then compares all
-    /// mappings.
-    fn watch_rules(&mut self, pid: u32) -> Result<(), ReplayError> {
+    /// mappings and looks for the owner of each frame.
+    fn watch_rules(&mut self) -> Result<(), ReplayError> {
         if self.check.is_none() {
             return Ok(());
         }
@@ -272,10 +272,11 @@ impl<'m> Replayer<'m> {
         {
             return Err(self.diverged(violation.to_string()));
         }
-        match self.processes.key(pid) {
-            Some(key) if self.event.is_multiple_of(COMPARE_EVERY) => self.compare(self.processes.get(key)),
-            _ => Ok(()),
+        if !self.event.is_multiple_of(COMPARE_EVERY) {
+            return Ok(());
         }
+        self.processes.spaces().try_for_each(|space| self.compare(space))?;
+        self.look_at_owners(true)
     }
 
     /// When checking: compares an address space with its model.
@@ -305,13 +306,19 @@ impl<'m> Replayer<'m> {
         Ok(())
     }
 
-    /// Samples memory before some of it is freed. When checking, every frame must have an owner.
+    /// Samples memory before some of it is freed.
     pub(super) fn look_at_memory(&mut self) -> Result<(), ReplayError> {
         if let Some(timeline) = &mut self.timeline {
             timeline.before_release(self.manager);
         }
+        self.look_at_owners(false)
+    }
+
+    /// Takes a sample of memory at a new peak. When checking, every frame must have an owner then, and always
+    /// if asked.
+    fn look_at_owners(&mut self, always: bool) -> Result<(), ReplayError> {
         let (spaces, parts) = (self.processes.spaces(), self.parts.as_mut());
-        let looked = self.peak.look(self.event, self.machine, self.manager, spaces, parts);
+        let looked = self.peak.look((self.event, always), self.machine, self.manager, spaces, parts);
         match looked {
             Err(what) if self.check.is_some() => Err(self.diverged(what)),
             _ => Ok(()),

@@ -118,8 +118,9 @@ impl Shmem {
     }
 }
 
-/// Whether the memory of this name has no file that a path leads to: Linux gives it the folios of `shmem_enabled`.
-fn is_shmem(name: &str) -> bool {
+/// Whether the memory of this name has no file that a path leads to: the program has made it, and Linux gives
+/// it the folios of `shmem_enabled`.
+pub(super) fn is_shmem(name: &str) -> bool {
     let gone = name.strip_suffix(" (deleted)");
     gone.is_some_and(|name| {
         [ANONYMOUS, "/memfd:", "/SYSV", "/dev/shm/"].iter().any(|start| name.starts_with(start))

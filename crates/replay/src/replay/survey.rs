@@ -14,6 +14,7 @@ use super::pages::PageSet;
 use super::plan::{Answer, Plan, down_to, mapping, plan};
 use super::policy::FolioSet;
 use super::progress::Progress;
+use super::shmem::is_shmem;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
     self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall,
@@ -34,8 +35,8 @@ pub(super) struct SurveyedFile {
     pub(super) warm: PageSet,
     /// Pages that were not in the page cache at their first use.
     cold: PageSet,
-    /// Shared anonymous memory: a mapping makes it, and it is never opened.
-    nameless: bool,
+    /// Memory that programs share and no path leads to: it is empty at first.
+    pub(super) shmem: bool,
     /// Its name when it was first mapped.
     pub(super) path: Option<PathId>,
 }
@@ -105,9 +106,13 @@ impl Survey {
             walk.events += 1;
             progress.advance();
         }
-        for file in walk.files.iter_mut().filter(|file| file.nameless) {
-            // Pages of this file start as zeroes, so none is read in.
-            file.warm = PageSet::default();
+        let name = |path: PathId| reader.paths().get(path.0 as usize);
+        for file in &mut walk.files {
+            file.shmem |= file.path.and_then(name).is_some_and(|name| is_shmem(name));
+            if file.shmem {
+                // Its pages start as zeroes, so none is read in.
+                file.warm = PageSet::default();
+            }
         }
         let Walk { files, numbers, lost, asks, huge_refused, spaces: Families { estimate, .. }, .. } = walk;
         let (span_ns, paths) = (span_ns.unwrap_or_default(), reader.paths().to_vec());
@@ -240,7 +245,7 @@ impl Walk {
             }
             if mapping.file.is_none() {
                 let number = self.number(file);
-                self.files[number as usize].nameless = true;
+                self.files[number as usize].shmem = true;
             }
         }
         self.verb(pid, call, &verb)?;

@@ -8,6 +8,8 @@ mod access;
 mod compare;
 mod verbs;
 
+use std::collections::HashSet;
+
 use oracle::space::{Advice, Family, Rules, SpaceId};
 
 use super::survey::SurveyedFile;
@@ -15,6 +17,8 @@ use super::survey::SurveyedFile;
 /// The model of all address spaces of a trace.
 pub(super) struct Check {
     family: Family,
+    /// The numbers of files that are shared memory.
+    shmem: HashSet<u64>,
     /// The word that the last store stored.
     word: u64,
 }
@@ -24,11 +28,17 @@ pub(super) type Verdict = Result<(), String>;
 
 impl Check {
     pub(super) fn new(files: &[SurveyedFile]) -> Self {
-        let mut family = Family::new(Rules::default());
+        let (mut family, mut shmem) = (Family::new(Rules::default()), HashSet::new());
         for (number, file) in (0..).zip(files) {
             family.set_file(number, file.bytes);
+            if file.shmem {
+                // What is added behind the end of a file is zeroes.
+                family.truncate(number, 0);
+                family.set_file(number, file.bytes);
+                shmem.insert(number);
+            }
         }
-        Self { family, word: 0 }
+        Self { family, shmem, word: 0 }
     }
 
     /// A new, empty address space.

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::advise::{line, number, said, sets};
+use crate::advise::{grow_heap, line, number, said, sets, touches};
+use crate::small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
 use lab::settings::{Places, Settings};
+use lab::trace::{Access, Call};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -104,4 +106,42 @@ fn a_group_has_what_is_predicted_of_each_size() {
         // The kernel's own memory is charged too, and files that others have read are not.
         assert!(predicted.abs_diff(measured) < 4 * MIB, "{name}: {predicted}, measured {measured}");
     }
+}
+
+/// The program does nothing for a second, but for one fault at the end.
+fn rests(mut small: SmallTrace) -> Value {
+    small.computes(1_000_000_000);
+    small.event(10, fault(0x7ffd_0000_0000, Access::Write, false));
+    small.exit(10);
+    line(&small.write(), &["--memory-high", "8M"])
+}
+
+fn resident(set: &Value) -> Vec<u64> {
+    let steps = set["timeline"].as_array().expect("steps");
+    steps.iter().map(|step| number(step, "/resident")).collect()
+}
+
+#[test]
+fn memory_that_stays_while_nothing_happens_is_there_all_that_time() {
+    let mut grown = program();
+    grow_heap(&mut grown, 16 * MIB);
+    touches(&mut grown, HEAP, 4096, 1);
+    let line = rests(grown);
+    let set = &sets(&line)[0];
+    assert!(set["above_high_percent"].as_f64().expect("a share") > 95.0, "{set}");
+    assert!(resident(set).iter().all(|bytes| *bytes > 16 * MIB), "{set}");
+    let process = &set["processes"][0]["resident"];
+    let of_process: Vec<u64> = process.as_array().expect("steps").iter().filter_map(Value::as_u64).collect();
+    assert!(of_process.len() == 48 && of_process[1..].iter().all(|bytes| *bytes >= 16 * MIB), "{set}");
+}
+
+#[test]
+fn memory_that_was_given_back_is_not_there_while_nothing_happens() {
+    let mut given = program();
+    given.event(10, anonymous(0x1000_0000, 16 * MIB));
+    touches(&mut given, 0x1000_0000, 4096, 1);
+    given.event(10, call(Call::Munmap, [0x1000_0000, 16 * MIB, 0, 0, 0, 0], 0));
+    let line = rests(given);
+    let steps = resident(&sets(&line)[0]);
+    assert!(steps[0] > 16 * MIB && steps[1..].iter().all(|bytes| *bytes < MIB), "{steps:?}");
 }

@@ -9,7 +9,7 @@ use crate::advise::{grow_heap, line, number, prices, said, shown, touches, words
 use crate::small_trace::{HEAP, SmallTrace, call, fault, program};
 use lab::host::thp::{root, selected, sizes};
 use lab::settings::{Places, Settings};
-use lab::trace::{Access, Call, EventKind, FileId, ForkKind, PathId, Syscall};
+use lab::trace::{Access, Call, EventKind, FileId, ForkKind, MapCause, PathId, Syscall};
 use serde_json::Value;
 
 const ZERO: PathId = PathId(1);
@@ -208,6 +208,60 @@ fn run(commands: &Value) {
     for command in commands.as_array().expect("commands").iter().filter_map(Value::as_str) {
         assert!(Command::new("sh").args(["-c", command]).status().expect("a shell").success(), "{command}");
     }
+}
+
+#[test]
+fn a_segment_where_another_was_detached_has_faults_of_its_own() {
+    let mut small = program();
+    for (inode, pages) in [(5, 1), (6, 2)] {
+        let file = Some(FileId { device: 1, inode, path: NAMED });
+        let (cause, len) = (MapCause::Other, pages * PAGE);
+        small.event(10, EventKind::Map { cause, start: AT, len, prot: 3, flags: 1, file, file_offset: 0 });
+        touches(&mut small, AT, pages, 1);
+        small.event(10, call(Call::Shmdt, [AT, 0, 0, 0, 0, 0], 0));
+    }
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (3, 2, 0), "{line}");
+}
+
+/// Another process has brought in the pages of the second segment.
+#[test]
+fn a_segment_that_others_filled_is_faulted_in_where_another_was_detached() {
+    let mut small = program();
+    let attach = |small: &mut SmallTrace, pid, inode, start| {
+        let file = Some(FileId { device: 1, inode, path: NAMED });
+        let (cause, len) = (MapCause::Other, 16 * PAGE);
+        small.event(pid, EventKind::Map { cause, start, len, prot: 3, flags: 1, file, file_offset: 0 });
+        for page in 0..16 {
+            small.event(pid, fault(start + page * PAGE, Access::Write, false));
+        }
+    };
+    small.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 0, kind: ForkKind::Copy });
+    attach(&mut small, 11, 6, AT);
+    attach(&mut small, 10, 5, AT);
+    small.event(10, call(Call::Shmdt, [AT, 0, 0, 0, 0, 0], 0));
+    attach(&mut small, 10, 6, AT);
+    small.exit(11);
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (48, 32, 0), "{line}");
+}
+
+/// The program got a signal, or the kernel tries again: nothing is brought in.
+#[test]
+fn what_was_not_resolved_touches_nothing() {
+    let mut small = program();
+    map(&mut small, AT, 1 << 20, NAMED, 5);
+    touches(&mut small, AT, 1, 1);
+    for page in 1..101 {
+        let (addr, access) = (AT + page * PAGE, Access::Write);
+        let (protection, kernel_mode, major, duration_ns) = (false, false, false, None);
+        small.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    small.exit(10);
+    let line = line(&small.write(), &[]);
+    assert_eq!(set(&line, "4K"), (1, 1, 0), "{line}");
 }
 
 #[test]

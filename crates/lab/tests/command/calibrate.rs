@@ -1,5 +1,7 @@
 //! `quire calibrate` as a user runs it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -77,6 +79,29 @@ fn check_replay(cache: &Path, saved: &str) {
     let refused = replay(&["--calibration", name]);
     assert!(!refused.status.success() && refused.stdout.is_empty());
     assert_eq!(text(&refused.stderr).lines().count(), 1, "{}", text(&refused.stderr));
+}
+
+/// A name that is no text is shown as far as it is, and hinders nothing.
+#[test]
+fn a_calibration_may_have_any_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(OsStr::from_bytes(b"\xff.json"));
+    let saved = directory.path().join("saved.json");
+    let measured = calibrate(&["--smoke", "--save", saved.to_str().unwrap()]);
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    std::fs::rename(saved, &file).unwrap();
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
+    for more in [&["--json", "-"][..], &[]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        command.args(["replay", "--rounds", "1", "--calibration"]).arg(&file).args(more).arg(trace);
+        let output = command.env("XDG_CACHE_HOME", directory.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        if !more.is_empty() {
+            let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let name = line["clear_policy"]["file"].as_str().unwrap();
+            assert!(name.ends_with("\u{fffd}.json"), "{name}");
+        }
+    }
 }
 
 /// Every stretch was measured, on every number of threads; one of them is marked, and is the policy's.

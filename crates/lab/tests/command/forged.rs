@@ -228,3 +228,79 @@ fn an_endless_populate_is_not_exported() {
         }
     }
 }
+
+#[test]
+fn times_may_be_any() {
+    let mut trace = program();
+    trace.event(10, anonymous(HEAP, 0x10000));
+    trace.starts_at_the_beginning_of_time();
+    for page in 0..2 {
+        let (addr, access, duration_ns) = (HEAP + page * 4096, Access::Write, Some(u64::MAX));
+        let (protection, kernel_mode, major) = (false, false, page == 1);
+        trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    trace.event(10, shared(1 << 40, 0x2000));
+    for page in 0..2 {
+        let (addr, access, duration_ns) = ((1 << 40) + page * 4096, Access::Write, Some(u64::MAX));
+        let (protection, kernel_mode, major) = (false, false, false);
+        trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+    }
+    trace.until_the_end_of_time();
+    trace.exit(10);
+    replayed(&trace);
+    let file = trace.write();
+    let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+    quire.args(["advise", "--format", "json", "--baseline", "4K"]).arg(&*file);
+    let output = quire.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).output().expect("the command runs");
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+}
+
+/// A memfd that is mapped here.
+fn shared(at: u64, len: u64) -> EventKind {
+    let EventKind::Syscall(mmap) = call(Call::Mmap, [0, len, 3, 1, 3, 0], at as i64) else { unreachable!() };
+    EventKind::Syscall(Syscall { file: Some(FileId { device: 1, inode: 2, path: PathId(2) }), ..mmap })
+}
+
+/// So many mappings of a page each, in the program and in four children.
+fn with_many_mappings(count: u64) -> SmallTrace {
+    let mut trace = program();
+    trace.event(10, shared(1 << 40, 0x1000));
+    for page in 0..count {
+        let prot = 1 + 2 * (page % 2);
+        let at = HEAP + page * 4096;
+        trace.event(10, call(Call::Mmap, [0, 4096, prot, 0x22, u64::MAX, 0], at as i64));
+    }
+    for child_pid in 11..15 {
+        let kind = ForkKind::Copy;
+        trace.event(10, EventKind::Fork { child_pid, child_tid: child_pid, flags: 0, kind });
+    }
+    trace
+}
+
+#[test]
+fn calls_that_search_all_mappings_are_counted_as_work() {
+    // Each cut of the file searches every address space for its mappings.
+    let mut trace = with_many_mappings(20_000);
+    for _ in 0..60_000 {
+        let EventKind::Syscall(cut) = call(Call::Fallocate, [3, 3, 0, 4096, 0, 0], 0) else { unreachable!() };
+        let file = Some(FileId { device: 1, inode: 2, path: PathId(2) });
+        trace.event(10, EventKind::Syscall(Syscall { file, ..cut }));
+    }
+    let line = refusal(&trace);
+    assert!(line.contains("--work-limit"), "{line}");
+}
+
+#[test]
+fn refused_calls_that_search_all_mappings_are_counted_as_work() {
+    let mut trace = with_many_mappings(60_000);
+    // Nothing is mapped behind the page, so that each refusal has a reason.
+    let last = HEAP + 59_999 * 4096;
+    let (refused, len) = ([last, 0x2000, 1, 0, 0, 0], 0x2000);
+    for _ in 0..40_000 {
+        trace.event(10, call(Call::Mprotect, refused, -12));
+        trace.event(10, call(Call::Mremap, [last, len, len + 0x1000, 1, 0, 0], -14));
+        trace.event(10, call(Call::Mlock, [last, len, 0, 0, 0, 0], -12));
+    }
+    let line = refusal(&trace);
+    assert!(line.contains("--work-limit"), "{line}");
+}

@@ -320,3 +320,21 @@ fn a_full_device_does_not_hide_how_the_program_ended() {
     let stderr = stderr(&output);
     assert!(stderr.lines().count() == 1 && stderr.contains("status 7"), "{stderr}");
 }
+
+/// Nothing is kept until the end: what a pipe takes may be larger than all that there is for temporary files.
+#[test]
+fn an_export_goes_to_a_pipe_at_once() {
+    let mut export = quire(&["export", &gcc()]);
+    let output = export.env("TMPDIR", "/nonexistent").output().expect("quire runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.stdout.iter().filter(|byte| **byte == b'\n').count() > 1000);
+}
+
+#[test]
+fn an_export_whose_reader_has_enough_ends_as_others_do() {
+    let script = "trap '' EXIT; { \"$0\" export \"$1\"; echo $? >&2; } | head -1";
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", script, QUIRE, &gcc()]).output().expect("a shell runs");
+    assert!(output.stdout.starts_with(b"time_ns,"), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(stderr(&output), "141\n", "by SIGPIPE, without a message");
+}

@@ -277,6 +277,17 @@ fn an_ordinary_users_trace_is_replayed_with_guesses() {
 }
 
 #[test]
+fn faults_of_an_ordinary_user_that_are_not_taken_are_counted() {
+    let mut trace = program();
+    trace.as_user();
+    trace.event(10, anonymous(0x1000_0000, 0x10000));
+    (0..16).for_each(|page| trace.event(10, fault(0x1000_0000 + page * 4096, Access::Unknown, false)));
+    trace.exit(10);
+    let line = &lines(&["--folio", "64K"], &[&trace.write()])[0];
+    assert_eq!((faults(line, "anon"), faults(line, "absorbed")), (1, 15), "{line}");
+}
+
+#[test]
 fn an_answer_that_is_not_linuxs_is_told_and_fails_a_check() {
     let mut trace = program();
     trace.event(10, anonymous(0x1000_0000, 0x4000));
@@ -445,4 +456,24 @@ fn the_stack_of_a_thread_has_single_pages() {
         number(&lines(&["--folio", "64K", "--check"], &[&trace.write()])[0], "/faults_taken")
     };
     assert_eq!((taken(0), taken(0x2_0000)), (1, 16));
+}
+
+/// Linux refused it, maybe by a limit that the program has set itself.
+#[test]
+fn a_refused_access_below_a_stack_is_counted_and_brings_in_nothing() {
+    const STACK: u64 = 0x7ffd_0000_0000;
+    let replayed = |refused: bool| {
+        let mut trace = program();
+        trace.event(10, fault(STACK, Access::Write, false));
+        if refused {
+            let (addr, access) = (STACK - 0x10000, Access::Write);
+            let (protection, kernel_mode, major, duration_ns) = (false, false, false, None);
+            trace.event(10, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+        }
+        trace.exit(10);
+        lines(&["--check"], &[&trace.write()]).remove(0)
+    };
+    let (with, without) = (replayed(true), replayed(false));
+    assert_eq!((number(&with, "/faults_given_up"), faults(&with, "anon")), (1, 1), "{with}");
+    assert_eq!(number(&with, "/peak/anonymous"), number(&without, "/peak/anonymous"), "{with}");
 }

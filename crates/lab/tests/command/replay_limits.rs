@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::small_trace::{SmallTrace, anonymous, fault, program};
-use lab::trace::Access;
+use lab::trace::{Access, EventKind, ForkKind};
 
 const GIB: u64 = 1 << 30;
 
@@ -130,4 +130,43 @@ fn a_size_that_the_machine_has_too_few_folios_for_is_named() {
         let line = format!("{fell_back} faults found no free folio of 2M in 64M");
         assert!(said.contains(&line) && said.matches("no free folio").count() == 1, "{said}");
     }
+}
+
+/// 400 MiB at this address that process 10 has stored to, and a child that has the pages too.
+fn forked(at: u64) -> SmallTrace {
+    let mut trace = program();
+    stores(&mut trace, 10, at, false);
+    trace.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 17, kind: ForkKind::Copy });
+    trace
+}
+
+/// Stores to each page of 400 MiB, which are mapped before if nothing is there.
+fn stores(trace: &mut SmallTrace, pid: u32, at: u64, there: bool) {
+    const PAGES: u64 = 400 << 8;
+    if !there {
+        trace.event(pid, anonymous(at, PAGES * 4096));
+    }
+    (0..PAGES).for_each(|page| trace.event(pid, fault(at + page * 4096, Access::Write, there)));
+}
+
+/// The copies of the pages that a child still has from before are memory too.
+#[test]
+fn the_default_machine_holds_what_a_child_keeps() {
+    let mut snapshot = forked(GIB);
+    stores(&mut snapshot, 10, GIB, true);
+    snapshot.exit(11);
+    snapshot.exit(10);
+    assert_eq!(faults(&replay("--folio 4K --json -", &snapshot)).1, 0);
+    let mut daemon = forked(GIB);
+    daemon.exit(10);
+    stores(&mut daemon, 11, 2 * GIB, false);
+    daemon.exit(11);
+    assert_eq!(faults(&replay("--folio 4K --json -", &daemon)).1, 0);
+    // A page of both is one frame, and a child that starts a program gives all of them up.
+    let mut started = forked(GIB);
+    started.exec(11);
+    stores(&mut started, 10, GIB, true);
+    started.exit(10);
+    let output = replay("--folio 4K --memory-limit 700M --json -", &started);
+    assert_eq!(faults(&output).1, 0);
 }

@@ -6,6 +6,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::advise::{quire, text};
+use crate::small_trace::{call, fault, program};
+use lab::trace::{Access, Call, EventKind, FileId, ForkKind, PathId, Syscall};
 
 /// Fills a memfd, gives half of it back in the way that the argument says, and fills other memory: the peak is the second.
 /// Each process writes its peak as `getrusage` counts it.
@@ -99,4 +101,33 @@ fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
 fn counted(line: &str) -> Option<(u64, f64)> {
     let (pid, kib) = line.strip_prefix("peak ")?.split_once(' ')?;
     Some((pid.parse().ok()?, kib.parse().ok()?))
+}
+
+/// The first store to a page of a memfd makes and clears it, as that to a page of a shared anonymous mapping
+/// does.
+#[test]
+fn a_memfd_is_shared_memory_that_the_program_fills() {
+    let replayed = |flags: u64, path: u32| {
+        let mut small = program();
+        let mmap = call(Call::Mmap, [0, 1 << 20, 3, flags, 3, 0], 1 << 40);
+        let EventKind::Syscall(mmap) = mmap else { unreachable!() };
+        let file = Some(FileId { device: 1, inode: 7, path: PathId(path) });
+        small.event(10, EventKind::Syscall(Syscall { file, ..mmap }));
+        for page in 0..256 {
+            small.event(10, fault((1 << 40) + page * 4096, Access::Write, false));
+        }
+        small.event(10, EventKind::Fork { child_pid: 11, child_tid: 11, flags: 17, kind: ForkKind::Copy });
+        small.event(11, fault(1 << 40, Access::Read, false));
+        small.exit(11);
+        small.exit(10);
+        let trace = small.write();
+        let trace = trace.to_str().expect("a name");
+        let output = quire(&["replay", "--check", "--json", "-", trace]);
+        assert!(output.status.success(), "{output:?}");
+        let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+        (line["bytes_cleared"].clone(), line["peak"]["shared"].clone(), line["peak"]["file"].clone())
+    };
+    let memfd = replayed(1, 2);
+    assert_eq!(memfd, replayed(0x21, 1));
+    assert_eq!((&memfd.1, &memfd.2), (&Value::from(1 << 20), &Value::from(0)));
 }

@@ -2,7 +2,6 @@
 
 use super::case::Case;
 use super::lines::labelled;
-use super::shmem::Shmem;
 use super::verdict::Verdict;
 use super::words::{percent, size};
 
@@ -31,7 +30,7 @@ pub(super) fn text(verdict: &Verdict) -> String {
     let (shown, others): (Vec<&Case>, Vec<&Case>) =
         above.into_iter().partition(|case| shown.iter().any(|shown| shown.set() == case.set()));
     for case in shown {
-        text += &labelled("", &format!("{} exceeds it by {}", case.name(), excess(case, verdict)));
+        text += &labelled("", &format!("{} exceeds it by {}", case.name(), excess(case)));
     }
     let excesses = || others.iter().map(|case| case.score.above());
     if let (Some(least), Some(most)) = (excesses().min(), excesses().max()) {
@@ -45,11 +44,9 @@ pub(super) fn text(verdict: &Verdict) -> String {
 }
 
 /// How much and how long, and how much of it Linux cannot drop.
-fn excess(case: &Case, verdict: &Verdict) -> String {
+fn excess(case: &Case) -> String {
     let peak = &case.figures.peak;
-    // To the replay a memfd is a file.
-    let shared = verdict.shmem.as_ref().map_or(0, Shmem::memory).saturating_sub(peak.shared);
-    let (above, file) = (case.score.above(), peak.file.saturating_sub(shared));
+    let (above, file) = (case.score.above(), peak.file);
     let lasts = percent(time_above(case).unwrap_or(0.0));
     let rest = match above.saturating_sub(file) {
         0 => "file pages that can be dropped are more than that".to_owned(),

@@ -66,11 +66,6 @@ impl Shmem {
         Ok(Some(Self { names: shmem.names, sets, best, changes, commands }))
     }
 
-    /// Bytes at the peak under the baseline.
-    pub(super) fn memory(&self) -> u64 {
-        self.sets[0].1.memory
-    }
-
     /// The set to change to.
     fn chosen(&self) -> Option<&(ShmemFigures, Score)> {
         self.best.filter(|_| self.changes).map(|at| &self.sets[at])

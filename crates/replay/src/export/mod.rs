@@ -8,7 +8,7 @@
 mod format;
 mod touches;
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -64,7 +64,7 @@ enum Format {
 /// # Errors
 /// A trace that cannot be read, a process that is not in it, or output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
-    let mut draft = Draft::of(Target::named(&args.output)?)?;
+    let mut draft = Draft::in_order(Target::named(&args.output)?)?;
     let mut out = BufWriter::new(draft.file());
     let in_file = || quoted(&args.file).to_string();
     let written = match args.format {
@@ -84,26 +84,38 @@ fn events(file: &Path, pid: Option<u32>, out: &mut impl Write) -> Result<Written
     let mut reader = TraceReader::open(file)?;
     let mut count = 0;
     let mut table = csv::Writer::from_writer(out);
-    table.write_record(format::HEADING)?;
     while let Some(event) = reader.next() {
         let event = event?;
         if pid.is_none_or(|pid| pid == event.pid) {
-            table.write_record(format::csv(&event, &reader))?;
+            if count == 0 {
+                table.write_record(format::HEADING).map_err(of_output)?;
+            }
+            table.write_record(format::csv(&event, &reader)).map_err(of_output)?;
             count += 1;
         }
     }
     match pid {
         Some(pid) if count == 0 => bail!("no event of process {pid}: leave out --pid to see them all"),
-        _ => table.flush()?,
+        None if count == 0 => table.write_record(format::HEADING).map_err(of_output)?,
+        _ => {}
     }
+    table.flush()?;
     Ok(Written::Events(count))
+}
+
+/// The error of the system behind one of a table, which does not name it as its source.
+fn of_output(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
 }
 
 /// The touched pages of one process.
 fn pages<W: Write>(
     args: &Args,
     out: &mut W,
-    write: fn(&touches::Touch, &mut W) -> std::io::Result<()>,
+    write: fn(&touches::Touch, &mut W) -> io::Result<()>,
 ) -> Result<Written> {
     let pid = match args.pid {
         Some(pid) => pid,

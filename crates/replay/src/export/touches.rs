@@ -21,10 +21,9 @@ pub(super) struct Touch {
 /// a fault are not touches of the program.
 const fn touched(event: &Event) -> (u64, u64, bool) {
     match &event.kind {
-        // Without a resolution the program got a signal. An unknown access may store.
-        EventKind::Fault { addr, access, duration_ns, .. }
-            if duration_ns.is_some() || matches!(access, Access::Unknown) =>
-        {
+        kind if kind.is_unresolved() => (0, 0, false),
+        // An unknown access may store.
+        EventKind::Fault { addr, access, .. } => {
             (*addr, 1, matches!(access, Access::Write | Access::Unknown))
         }
         EventKind::Populate { start, len, cause } => (*start, *len, cause.stores()),

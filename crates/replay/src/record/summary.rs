@@ -76,14 +76,14 @@ impl Summary {
                 *count += 1;
                 *time += call.duration_ns;
             }
-            EventKind::Fault { access, protection, kernel_mode, major, duration_ns, .. } => {
+            EventKind::Fault { access, protection, kernel_mode, major, .. } => {
                 let faults = &mut self.faults;
                 faults.all += 1;
                 faults.kernel_mode += u64::from(*kernel_mode);
                 faults.write += u64::from(*access == Access::Write);
                 faults.protection += u64::from(*protection);
                 faults.major += u64::from(*major);
-                faults.resolved += u64::from(duration_ns.is_some() || *access == Access::Unknown);
+                faults.resolved += u64::from(!event.kind.is_unresolved());
             }
             EventKind::FaultAround { .. } => self.faults.around += 1,
             EventKind::Populate { len, .. } => {

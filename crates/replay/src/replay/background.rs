@@ -144,7 +144,9 @@ impl Background {
                     idle += u32::from(done.whole);
                 }
             } else if turn < passed {
-                self.behind.turns += 1;
+                // None of the turns up to the next sample or the event does anything.
+                let next = if sampled < steps { sample.min(passed) } else { passed };
+                self.behind.turns = next.saturating_sub(sleep_ns / 2).div_ceil(sleep_ns);
             } else {
                 return;
             }

@@ -5,7 +5,7 @@ use super::plan::{self, Answer, EFAULT, EINVAL, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{Mapping, PAGE, Verb};
-use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
+use crate::trace::{Event, EventKind, FileId, MapCause, Syscall, protects_downwards};
 use quire::arch::Protection;
 use quire::error::MmError;
 use quire::vm::Advice;
@@ -29,7 +29,7 @@ impl Replayer<'_> {
         // One that took no time stands for calls before the recording.
         let cost = (call.duration_ns > 0).then_some((name, call.duration_ns));
         let numbers = &self.survey.numbers;
-        match plan(call, |file| number(numbers, file)) {
+        match self.downwards(key, call, plan(call, |file| number(numbers, file))) {
             Plan::Do(verb, Answer::Failure) if self.may_be_refused(key, &verb, call.result) => {
                 *self.counts.skipped.entry(name).or_default() += 1;
                 Ok(())
@@ -43,6 +43,9 @@ impl Replayer<'_> {
                     (Answer::At(_), true, Verb::Mmap(Mapping { addr, len, .. })) => {
                         let small = Verb::Madvise { addr, len, advice: Advice::NoHugePage };
                         self.verb(key, &small, Answer::Done, None).map(drop)
+                    }
+                    (Answer::At(_), _, Verb::Mmap(Mapping { addr, len, .. })) if plan::is_droppable(call) => {
+                        self.wipe_on_fork(key, addr, len)
                     }
                     _ => Ok(()),
                 }
@@ -58,6 +61,27 @@ impl Replayer<'_> {
                 Ok(())
             }
             Plan::Told => Ok(()),
+        }
+    }
+
+    /// The plan of a call that changes a stack from its start on.
+    fn downwards(&self, key: Key, call: &Syscall, planned: Plan) -> Plan {
+        match planned {
+            Plan::Do(verb, answer) if protects_downwards(call) => {
+                let stack = self.mapping_at(key, call.args[0]);
+                Plan::Do(stack.map_or(verb, |(start, _)| plan::down_to(verb, start)), answer)
+            }
+            planned => planned,
+        }
+    }
+
+    /// Lets children find these pages empty. The model learns of it at their fork.
+    fn wipe_on_fork(&mut self, key: Key, addr: u64, len: u64) -> Result<(), ReplayError> {
+        let mm = &self.processes.get(key).mm;
+        match mm.madvise(quire::addr::VirtAddr(addr), len, Advice::WipeOnFork) {
+            Ok(()) => Ok(()),
+            Err(MmError::NoMemory) if self.is_full() => Err(self.out_of_memory()),
+            Err(error) => self.differs(|| format!("droppable memory at {addr:#x} fails: {error}")),
         }
     }
 

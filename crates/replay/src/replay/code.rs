@@ -101,6 +101,7 @@ impl CodeMapping {
 /// The addresses that the event made present.
 fn brought_in(event: &Event) -> Option<(u64, u64)> {
     let (start, len) = match event.kind {
+        _ if event.kind.is_unresolved() => return None,
         EventKind::Fault { addr, protection: false, .. } => (addr / PAGE * PAGE, PAGE),
         EventKind::FaultAround { start, len } | EventKind::Populate { start, len, .. } => (start, len),
         _ => return None,

@@ -62,7 +62,8 @@ impl Series {
     pub(super) fn add(&mut self, ns: u64) {
         // A histogram of that range has some 300 KiB.
         self.histogram.record(ns.min(LONGEST_NS)).expect("it grows to that range");
-        self.sum += ns;
+        // Recorded times may be any.
+        self.sum = self.sum.saturating_add(ns);
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -76,12 +77,12 @@ impl Series {
     /// The mean without what was interrupted: times of more than 16 medians. `None` when nothing was added.
     pub(super) fn usual(&self) -> Option<u64> {
         let longest = 16 * self.median()?;
-        let (mut count, mut sum) = (0, 0);
+        let (mut count, mut sum) = (0u64, 0u128);
         for bucket in self.histogram.iter_recorded().filter(|bucket| bucket.value_iterated_to() <= longest) {
             count += bucket.count_at_value();
-            sum += bucket.count_at_value() * bucket.value_iterated_to();
+            sum += u128::from(bucket.count_at_value()) * u128::from(bucket.value_iterated_to());
         }
-        sum.checked_div(count)
+        sum.checked_div(u128::from(count)).map(|mean| mean as u64)
     }
 
     /// `None` when nothing was added.
@@ -93,6 +94,7 @@ impl Series {
 /// The same work on Quire and on the Linux that was recorded.
 #[derive(Clone)]
 pub(super) struct Pair {
+    count: u64,
     pub(super) quire: Series,
     pub(super) linux: Series,
     /// Recorded major faults: they waited for a disk, which a replay has none of, so they are no time of Linux'.
@@ -101,12 +103,12 @@ pub(super) struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { quire: Series::new(), linux: Series::new(), major: Series::new() }
+        Self { count: 0, quire: Series::new(), linux: Series::new(), major: Series::new() }
     }
 
-    /// Faults of this kind or calls of this verb.
-    pub(super) fn count(&self) -> u64 {
-        self.quire.count().max(self.linux.count() + self.major.count())
+    /// Faults of this kind or calls of this verb, whether they have a time on either side or not.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
     }
 }
 
@@ -118,6 +120,7 @@ impl Costs {
     /// Adds a time; either side may be unknown.
     pub(super) fn add(&mut self, name: &'static str, quire: Option<u64>, linux: Option<u64>) {
         let pair = self.0.entry(name).or_insert_with(Pair::new);
+        pair.count += 1;
         quire.into_iter().for_each(|ns| pair.quire.add(ns));
         linux.into_iter().for_each(|ns| pair.linux.add(ns));
     }
@@ -125,6 +128,7 @@ impl Costs {
     /// The same of a fault that was a major one on Linux.
     pub(super) fn add_major(&mut self, name: &'static str, quire: Option<u64>, major: Option<u64>) {
         let pair = self.0.entry(name).or_insert_with(Pair::new);
+        pair.count += 1;
         quire.into_iter().for_each(|ns| pair.quire.add(ns));
         major.into_iter().for_each(|ns| pair.major.add(ns));
     }
@@ -139,7 +143,8 @@ impl Costs {
 
     /// How many recorded faults were major, and their nanoseconds.
     pub(super) fn major(&self) -> (u64, u64) {
-        self.0.values().fold((0, 0), |(count, ns), pair| (count + pair.major.count(), ns + pair.major.sum()))
+        let major = self.0.values().map(|pair| &pair.major);
+        major.fold((0, 0), |(count, ns), major| (count + major.count(), ns.saturating_add(major.sum())))
     }
 
     /// Everything on Quire together.

@@ -30,28 +30,20 @@ pub(super) struct Each {
 }
 
 impl Each {
-    /// Looks at all that live, at the start of the last of so many steps; in those before nothing changed.
+    /// Looks at all that live, at the start of so many steps.
     pub(super) fn look(&mut self, steps: u64, processes: &Processes<'_>) {
-        if steps == 0 {
-            return;
-        }
-        for place in self.living.values() {
-            let resident = &mut self.all[*place].resident;
-            if let Some(&last) = resident.last() {
-                resident.resize(resident.len() + steps as usize - 1, last);
-            }
-        }
-        self.steps += steps;
         for pid in processes.pids() {
             let Some(key) = processes.key(pid) else { continue };
             let space = processes.get(key);
-            let step = self.steps - 1;
+            let first_step = self.steps;
             let process = self.process(pid, space.parts.program);
             if process.resident.is_empty() {
-                process.first_step = step;
+                process.first_step = first_step;
             }
-            process.resident.push(space.mm.resident_frames() * PAGE);
+            let now = space.mm.resident_frames() * PAGE;
+            process.resident.resize(process.resident.len() + steps as usize, now);
         }
+        self.steps += steps;
     }
 
     /// Notes the most pages that an address space had which a process leaves. One that shared its parent's until it started a

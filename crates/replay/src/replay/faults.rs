@@ -32,7 +32,7 @@ impl Replayer<'_> {
         let EventKind::Fault { addr, access, protection, major, duration_ns, .. } = event.kind else {
             return Ok(());
         };
-        if self.tells_all && duration_ns.is_none() {
+        if event.kind.is_unresolved() {
             return self.unresolved(key, addr, access);
         }
         let (got, ns) = match self.huge_zero(key, addr, access) {
@@ -78,16 +78,15 @@ impl Replayer<'_> {
 
     /// A fault that was not resolved when it was recorded: the program got a signal, or the kernel tried again later.
     fn unresolved(&mut self, key: Key, addr: u64, access: trace::Access) -> Result<(), ReplayError> {
-        if self.mapping_at(key, addr).is_some() || self.is_below_stack_limit(key, addr) {
+        // Below a stack Linux refused because of a limit, which the program may have set itself.
+        if self.mapping_at(key, addr).is_some() || self.is_below_stack(key, addr) {
             self.counts.given_up += 1;
             return Ok(());
         }
-        let (got, ns) = self.access(key, addr, access)?;
-        if got.is_err() {
-            self.faults.add(SIGNAL, Some(ns), None);
+        match self.access(key, addr, access)? {
+            (Err(_), ns) => self.faults.add(SIGNAL, Some(ns), None),
+            (Ok(_), _) => return self.differs(|| format!("{access:?} at {addr:#x} is resolved")),
         }
-        // Below a stack Linux may have refused because of a limit that the program set itself; then Quire's
-        // answer stands.
         Ok(())
     }
 

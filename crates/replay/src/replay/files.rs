@@ -14,8 +14,9 @@ use super::verb::PAGE;
 /// The address at which pages are mapped briefly, to read them in.
 const WINDOW: VirtAddr = VirtAddr(0x1000_0000);
 
-/// Opens every file, by its number. Reads in pages that were in the page cache when the recorded program
-/// first used them; the others are left to a major fault.
+/// Opens every file, by its number, and makes the memory that programs share, which is empty. Reads in pages
+/// that were in the page cache when the recorded program first used them; the others are left to a major
+/// fault.
 ///
 /// # Errors
 /// [`MmError::NoMemory`].
@@ -27,6 +28,10 @@ pub(super) fn open<'m>(
     let mut open = Vec::with_capacity(files.len());
     let reader = manager.new_mm()?;
     for (number, file) in (0u64..).zip(files) {
+        if file.shmem {
+            open.push(manager.shmem(file.bytes)?);
+            continue;
+        }
         let id = FileId(number);
         machine.files().set_size(id, file.bytes);
         let handle = manager.open(id)?;

@@ -74,7 +74,7 @@ impl Gaps {
                 self.recorded[kind as usize][recorded] += 1;
                 self.left[kind as usize][left] += 1;
             }
-            None => since.saved_ns += duration_ns,
+            None => since.saved_ns = since.saved_ns.saturating_add(duration_ns),
         }
         if kind == Some(FaultKind::Anon) {
             self.times[recorded].add(duration_ns);

@@ -42,7 +42,7 @@ impl Heat {
     pub(super) fn of(path: &Path, (first_ns, last_ns): (u64, u64)) -> Result<Option<Self>, ReplayError> {
         let mut all: HashMap<u32, (u64, Touches)> = HashMap::new();
         let mut programs: HashMap<u32, PathId> = HashMap::new();
-        let span = u128::from(last_ns - first_ns + 1);
+        let span = u128::from(last_ns - first_ns) + 1;
         for event in TraceReader::open(path)? {
             let event = event?;
             let addr = match event.kind {
@@ -50,6 +50,7 @@ impl Heat {
                     programs.insert(event.pid, name);
                     continue;
                 }
+                _ if event.kind.is_unresolved() => continue,
                 // A page that was there and could not be written to was touched before.
                 EventKind::Fault { addr, protection: false, .. } => addr,
                 _ => continue,

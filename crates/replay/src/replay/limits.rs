@@ -53,15 +53,14 @@ impl Replayer<'_> {
         scarce && charged && self.has_no_hole(key, addr, len)
     }
 
-    /// Whether Linux refused an access because it is further below a stack than the limit of stacks.
-    pub(super) fn is_below_stack_limit(&self, key: Key, addr: u64) -> bool {
-        let Some(limits) = self.survey.header.limits else { return false };
+    /// Whether the lowest mapping above an address is a stack, which could grow to it.
+    pub(super) fn is_below_stack(&self, key: Key, addr: u64) -> bool {
         let mut above = None;
         self.processes.get(key).mm.vmas(|vma| {
-            if vma.range.start.0 > addr && above.is_none() {
-                above = Some((vma.range.end.0, vma.flags.contains(VmaFlags::GROWS_DOWN)));
+            if vma.range.start.0 > addr {
+                above.get_or_insert(vma.flags.contains(VmaFlags::GROWS_DOWN));
             }
         });
-        above.is_some_and(|(end, is_stack)| is_stack && end - addr > limits.stack)
+        above == Some(true)
     }
 }

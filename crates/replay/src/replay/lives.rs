@@ -2,11 +2,13 @@
 
 use quire::cpu::CpuId;
 use quire::vm::Mm;
+use quire::vm::vma::VmaFlags;
 
 use super::check::Check;
 use super::error::ReplayError;
 use super::processes::{Key, Space};
 use super::replayer::Replayer;
+use super::verb::PAGE;
 use crate::trace::PathId;
 
 impl Replayer<'_> {
@@ -15,10 +17,21 @@ impl Replayer<'_> {
         let (made, ns) = self.watch.time(|| self.processes.get(parent).mm.fork());
         let mm = made.map_err(|_| self.out_of_memory())?;
         let from = self.processes.get(parent);
-        let model = self.check.as_mut().zip(from.model).map(|(check, id)| check.fork(id));
+        let mut wiped = Vec::new();
+        from.mm.vmas(|vma| {
+            if vma.flags.contains(VmaFlags::WIPED_ON_FORK) {
+                wiped.push((vma.range.start.0, vma.range.len()));
+            }
+        });
+        let model = self.check.as_mut().zip(from.model).map(|(check, id)| check.fork(id, &wiped));
         let mut space = Space::new(mm, model);
         (space.touched, space.heap, space.parts) = (from.touched.clone(), from.heap, from.parts.clone());
         (space.zeroes, space.huge) = (from.zeroes.clone(), from.huge.clone());
+        for (addr, len) in wiped {
+            [&mut space.touched, &mut space.zeroes]
+                .into_iter()
+                .for_each(|pages| pages.remove_range(addr / PAGE, (addr + len) / PAGE));
+        }
         self.compare(&space)?;
         // A number that is reused without an exit would leak its address space.
         self.drop_space(child)?;

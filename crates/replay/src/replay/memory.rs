@@ -56,13 +56,14 @@ impl Peak {
         Self { held, ..Self::default() }
     }
 
-    /// Takes a sample, if more is in use than ever before.
+    /// Takes a sample, if more is in use than ever before; `always` looks at the owners of the frames in any
+    /// case.
     ///
     /// # Errors
     /// The frames in use, if mappings, files, tables and records do not own exactly these.
     pub(super) fn look<'s, 'm: 's>(
         &mut self,
-        event: u64,
+        (event, always): (u64, bool),
         machine: &Hosted,
         manager: &MemoryManager<'_, Hosted>,
         spaces: impl Iterator<Item = &'s Space<'m>>,
@@ -71,7 +72,8 @@ impl Peak {
         let info = manager.meminfo();
         let used = info.frames.used - self.held;
         let total = (used + info.frames.metadata) * PAGE;
-        if total <= self.usage.total + self.usage.total / 64 {
+        let is_peak = total > self.usage.total + self.usage.total / 64;
+        if !is_peak && !always {
             return Ok(());
         }
         let seen = Seen::of(machine, manager, spaces, parts.is_some());
@@ -82,7 +84,7 @@ impl Peak {
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
         let records = records(manager, &info);
         let owned = anonymous + info.cached + info.shmem + info.page_tables + records;
-        self.usage = Usage {
+        let usage = Usage {
             event,
             total,
             anonymous: anonymous * PAGE,
@@ -94,6 +96,9 @@ impl Peak {
             touched: touched * PAGE,
             wasted: (anonymous - touched) * PAGE,
         };
+        if is_peak {
+            self.usage = usage;
+        }
         if owned == used {
             return Ok(());
         }

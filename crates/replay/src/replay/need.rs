@@ -47,8 +47,12 @@ impl Bounds {
 /// The contents of one address space.
 #[derive(Clone, Default)]
 pub(super) struct Life {
+    /// The number of the first address space of those that were forked from each other.
+    pub(super) family: u32,
     /// Private pages that are stored to; each may bring a folio.
     pub(super) written: PageSet,
+    /// Pages that it shares with others of its family: one of these has them among the written ones.
+    pub(super) inherited: PageSet,
     /// Resident pages, each of which needs page tables.
     pub(super) used: PageSet,
     /// Mappings, at most: protections cut them.
@@ -104,6 +108,11 @@ impl Estimate {
         self.now.frames -= life.frames();
         self.now.mappings -= life.mappings;
         self.now.huge.iter_mut().zip(life.huge.pages()).for_each(|(sum, pages)| *sum -= pages);
+    }
+
+    /// Mappings of all address spaces, at most.
+    pub(super) const fn mappings(&self) -> u64 {
+        self.now.mappings
     }
 
     /// Adds frames of the page cache.
@@ -165,10 +174,13 @@ impl Life {
         self.used.chunks() * 2 + SPACE_FRAMES
     }
 
-    /// The copy in a forked child: no page was stored to, and no huge page is reserved.
+    /// The copy in a forked child: its pages are its parent's, and no huge page is reserved.
     pub(super) fn forked(&self) -> Self {
+        let mut inherited = self.inherited.clone();
+        inherited.extend(&self.written);
         Self {
             written: PageSet::default(),
+            inherited,
             locks: false,
             locks_future: false,
             huge: HugeMaps::default(),

@@ -48,12 +48,8 @@ impl PageSet {
             return;
         }
         for chunk in first / CHUNK..end.div_ceil(CHUNK) {
-            let words = self.chunks.entry(chunk).or_default();
-            let before = groups(words);
             let within = span(chunk, first, end);
-            words.iter_mut().zip(0..).for_each(|(word, index)| *word |= bits(index, &within));
-            let after = groups(words);
-            self.recount(before, after);
+            self.change(chunk, |index, word| *word |= bits(index, &within));
         }
     }
 
@@ -65,22 +61,61 @@ impl PageSet {
         let touched: Vec<u64> =
             self.chunks.range(first / CHUNK..end.div_ceil(CHUNK)).map(|(&chunk, _)| chunk).collect();
         for chunk in touched {
-            let Some(words) = self.chunks.get_mut(&chunk) else { continue };
-            let before = groups(words);
             let within = span(chunk, first, end);
-            words.iter_mut().zip(0..).for_each(|(word, index)| *word &= !bits(index, &within));
-            let after = groups(words);
-            if after[0] == 0 {
-                self.chunks.remove(&chunk);
-            }
-            self.recount(before, after);
+            self.change(chunk, |index, word| *word &= !bits(index, &within));
         }
     }
 
-    fn recount(&mut self, before: [u64; ORDERS], after: [u64; ORDERS]) {
+    /// Changes the words of a chunk, each by its index.
+    fn change(&mut self, chunk: u64, mut change: impl FnMut(usize, &mut u64)) {
+        let words = self.chunks.entry(chunk).or_default();
+        let before = groups(words);
+        words.iter_mut().enumerate().for_each(|(index, word)| change(index, word));
+        let after = groups(words);
+        if after[0] == 0 {
+            self.chunks.remove(&chunk);
+        }
         for (order, count) in self.groups.iter_mut().enumerate() {
             *count = *count + after[order] - before[order];
         }
+    }
+
+    /// Adds the members of another set.
+    pub(super) fn extend(&mut self, other: &Self) {
+        for (&chunk, words) in &other.chunks {
+            self.change(chunk, |index, word| *word |= words[index]);
+        }
+    }
+
+    /// The set of the members among `first..end`.
+    pub(super) fn within(&self, first: u64, end: u64) -> Self {
+        let mut part = Self::default();
+        if first < end {
+            for (&chunk, words) in self.chunks.range(first / CHUNK..end.div_ceil(CHUNK)) {
+                let within = span(chunk, first, end);
+                part.change(chunk, |index, word| *word = words[index] & bits(index, &within));
+            }
+        }
+        part
+    }
+
+    /// Removes the members that both sets have from both; returns them.
+    pub(super) fn take_common(&mut self, other: &mut Self) -> Self {
+        let (fewer, more) = match self.chunks.len() < other.chunks.len() {
+            true => (&*self, &*other),
+            false => (&*other, &*self),
+        };
+        let mut common = Self::default();
+        for (&chunk, words) in &fewer.chunks {
+            if let Some(others) = more.chunks.get(&chunk) {
+                common.change(chunk, |index, word| *word = words[index] & others[index]);
+            }
+        }
+        for (&chunk, words) in &common.chunks {
+            self.change(chunk, |index, word| *word &= !words[index]);
+            other.change(chunk, |index, word| *word &= !words[index]);
+        }
+        common
     }
 
     /// Removes the pages `first..end` and adds as many at `to`.

@@ -82,8 +82,6 @@ impl Part {
 pub(super) struct Parts {
     by_key: HashMap<PartKey, PartId>,
     all: Vec<Part>,
-    /// Those that were mapped when last looked.
-    mapped: HashMap<PartId, u64>,
 }
 
 /// What the mappings of a part have at a moment, in all processes.
@@ -154,23 +152,21 @@ impl Parts {
         }
     }
 
-    /// Looks which are mapped, at the start of the last of so many steps; in those before nothing changed.
+    /// Looks which are mapped, at the start of so many steps.
     pub(super) fn look<'s>(&mut self, steps: u64, maps: impl Iterator<Item = &'s PartMap>) {
-        let Some(before) = steps.checked_sub(1) else { return };
-        self.mapped.keys().for_each(|part| self.all[part.0].steps += before);
-        self.mapped.clear();
+        let mut mapped: HashMap<PartId, u64> = HashMap::new();
         for map in maps {
             let mut of_one: HashMap<PartId, u64> = HashMap::new();
             map.bytes().for_each(|(part, bytes)| *of_one.entry(part).or_default() += bytes);
             for (part, bytes) in of_one {
-                let most = self.mapped.entry(part).or_default();
+                let most = mapped.entry(part).or_default();
                 *most = bytes.max(*most);
             }
         }
-        for (part, bytes) in &self.mapped {
+        for (part, bytes) in mapped {
             let part = &mut self.all[part.0];
-            part.steps += 1;
-            part.mapped = part.mapped.max(*bytes);
+            part.steps += steps;
+            part.mapped = part.mapped.max(bytes);
         }
     }
 

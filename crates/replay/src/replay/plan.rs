@@ -75,6 +75,16 @@ pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
     }
 }
 
+/// The verb from this address on.
+pub(super) fn down_to(verb: Verb, start: u64) -> Verb {
+    match verb {
+        Verb::Mprotect { addr, len, prot } if start < addr => {
+            Verb::Mprotect { addr: start, len: len.saturating_add(addr - start), prot }
+        }
+        verb => verb,
+    }
+}
+
 /// The pages that a call takes from a file, without those of which it clears a part.
 pub(super) fn cut(call: &Syscall) -> Option<(u64, u64)> {
     const PUNCH_HOLE: u64 = 2;
@@ -140,9 +150,18 @@ pub(super) const fn is_stack(call: &Syscall) -> bool {
     matches!(call.call, Call::Mmap) && call.args[3] & wanted == wanted
 }
 
+/// Whether the call maps memory that a child finds empty (`MAP_DROPPABLE`, since Linux 6.11): the state of
+/// glibc's `getrandom`.
+pub(super) const fn is_droppable(call: &Syscall) -> bool {
+    let wanted = flag::DROPPABLE | flag::ANONYMOUS;
+    matches!(call.call, Call::Mmap) && call.args[3] & (flag::SHARING | flag::ANONYMOUS) == wanted
+}
+
 mod flag {
     pub(super) const SHARING: u64 = 0xf;
-    pub(super) const PRIVATE: u64 = 2;
+    pub(super) const SHARED: u64 = 1;
+    pub(super) const SHARED_VALIDATE: u64 = 3;
+    pub(super) const DROPPABLE: u64 = 8;
     pub(super) const ANONYMOUS: u64 = 0x20;
     pub(super) const GROWSDOWN: u64 = 0x100;
     pub(super) const LOCKED: u64 = 0x2000;
@@ -159,7 +178,7 @@ pub(super) fn mapping(prot: u64, flags: u64, file: Option<(u64, u64)>) -> Mappin
         len: 0,
         prot: protection(prot),
         placement: Placement::Fixed,
-        shared: flags & flag::SHARING != flag::PRIVATE,
+        shared: matches!(flags & flag::SHARING, flag::SHARED | flag::SHARED_VALIDATE),
         file,
         grows_down: flags & flag::GROWSDOWN != 0,
         thread_stack: flags & flag::STACK != 0,

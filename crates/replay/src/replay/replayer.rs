@@ -35,8 +35,8 @@ pub(super) struct Counts {
     pub(super) folios: [u64; 10],
     /// Pages of recorded fault-around that Quire had not mapped, and that were touched one by one.
     pub(super) around_touched: u64,
-    /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or further
-    /// below a stack than it may grow.
+    /// Faults that Linux did not resolve although they are in a mapping, because it retried later, or below a
+    /// stack, because of a limit.
     pub(super) given_up: u64,
     /// The most resident pages that one process had.
     pub(super) peak_rss: u64,
@@ -83,7 +83,7 @@ pub(super) struct Replayer<'m> {
     pub(super) forked: HashMap<u32, u64>,
     /// The cost of an exec so far, by process.
     pub(super) starting: HashMap<u32, u64>,
-    /// Whether the trace records access, protection and whether a fault was resolved.
+    /// Whether the trace records the protection of faults.
     pub(super) tells_all: bool,
     /// The background.
     pub(super) background: Option<Background>,
@@ -143,6 +143,9 @@ impl<'m> Replayer<'m> {
     pub(super) fn step(&mut self, placed: &Placed) -> Result<Agreement, ReplayError> {
         let Placed { event, in_doubt, .. } = placed;
         (self.in_doubt, self.agreement) = (*in_doubt, Agreement::AsRecorded);
+        let between =
+            self.timeline.as_mut().map_or(0, |timeline| timeline.before(event.time_ns, self.manager));
+        self.observe(between);
         let cpu = self.processes.cpu_of(event.tid);
         let machine = self.machine;
         machine.run_on(cpu, || {
@@ -160,17 +163,23 @@ impl<'m> Replayer<'m> {
             }
             Ok::<_, ReplayError>(())
         })?;
-        if let Some(timeline) = &mut self.timeline {
-            let steps = timeline.pass(event.time_ns, self.manager);
-            if let Some(parts) = &mut self.parts {
-                parts.look(steps, self.processes.spaces().map(|space| &space.parts));
-            }
-            if let Some(each) = &mut self.each {
-                each.look(steps, &self.processes);
-            }
-        }
+        let begins = self.timeline.as_mut().is_some_and(|timeline| timeline.after(self.manager));
+        self.observe(u64::from(begins));
         self.event += 1;
         Ok(self.agreement)
+    }
+
+    /// Observes mappings and processes as they are at the start of so many steps.
+    fn observe(&mut self, steps: u64) {
+        if steps == 0 {
+            return;
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.look(steps, self.processes.spaces().map(|space| &space.parts));
+        }
+        if let Some(each) = &mut self.each {
+            each.look(steps, &self.processes);
+        }
     }
 
     /// Frames in use before an event that may free some, if memory is observed.
@@ -230,7 +239,7 @@ impl<'m> Replayer<'m> {
             }
             _ => {}
         }
-        self.watch_rules(pid)
+        self.watch_rules()
     }
 
     /// The address space of a process, run by `cpu`.
@@ -253,8 +262,8 @@ impl<'m> Replayer<'m> {
     }
 
     /// When checking: reports the machine's violations since the last event, and now and then compares all
-    /// mappings.
-    fn watch_rules(&mut self, pid: u32) -> Result<(), ReplayError> {
+    /// mappings and looks for the owner of each frame.
+    fn watch_rules(&mut self) -> Result<(), ReplayError> {
         if self.check.is_none() {
             return Ok(());
         }
@@ -263,10 +272,11 @@ impl<'m> Replayer<'m> {
         {
             return Err(self.diverged(violation.to_string()));
         }
-        match self.processes.key(pid) {
-            Some(key) if self.event.is_multiple_of(COMPARE_EVERY) => self.compare(self.processes.get(key)),
-            _ => Ok(()),
+        if !self.event.is_multiple_of(COMPARE_EVERY) {
+            return Ok(());
         }
+        self.processes.spaces().try_for_each(|space| self.compare(space))?;
+        self.look_at_owners(true)
     }
 
     /// When checking: compares an address space with its model.
@@ -296,13 +306,19 @@ impl<'m> Replayer<'m> {
         Ok(())
     }
 
-    /// Samples memory before some of it is freed. When checking, every frame must have an owner.
+    /// Samples memory before some of it is freed.
     pub(super) fn look_at_memory(&mut self) -> Result<(), ReplayError> {
         if let Some(timeline) = &mut self.timeline {
             timeline.before_release(self.manager);
         }
+        self.look_at_owners(false)
+    }
+
+    /// Takes a sample of memory at a new peak. When checking, every frame must have an owner then, and always
+    /// if asked.
+    fn look_at_owners(&mut self, always: bool) -> Result<(), ReplayError> {
         let (spaces, parts) = (self.processes.spaces(), self.parts.as_mut());
-        let looked = self.peak.look(self.event, self.machine, self.manager, spaces, parts);
+        let looked = self.peak.look((self.event, always), self.machine, self.manager, spaces, parts);
         match looked {
             Err(what) if self.check.is_some() => Err(self.diverged(what)),
             _ => Ok(()),

@@ -1,7 +1,7 @@
 //! The figures of a replay, as one JSON object a line. `docs/replay-figures.md` explains each field.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -87,7 +87,7 @@ pub(super) struct PolicySource {
     /// `measured` or `suggested`.
     pub(super) from: &'static str,
     /// The calibration.
-    pub(super) file: Option<PathBuf>,
+    pub(super) file: Option<String>,
     /// Why no measurement is used, and the cure.
     pub(super) why: Option<String>,
 }
@@ -95,7 +95,11 @@ pub(super) struct PolicySource {
 impl PolicySource {
     fn of(chosen: &Chosen) -> Self {
         let from = if chosen.policy.is_some() { "measured" } else { "suggested" };
-        Self { from, file: chosen.file.clone(), why: chosen.why.clone() }
+        Self {
+            from,
+            file: chosen.file.as_ref().map(|file| file.display().to_string()),
+            why: chosen.why.clone(),
+        }
     }
 }
 
@@ -229,7 +233,8 @@ impl Report {
 
     /// Nanoseconds of all faults on Quire and, of the same faults, on Linux.
     pub(super) fn fault_ns(&self) -> (Option<u64>, Option<u64>) {
-        let sum = |of: fn(&Cost) -> Option<u64>| self.faults.values().filter_map(of).reduce(|a, b| a + b);
+        let sum =
+            |of: fn(&Cost) -> Option<u64>| self.faults.values().filter_map(of).reduce(u64::saturating_add);
         (sum(|cost| cost.quire_ns), sum(|cost| cost.linux_ns))
     }
 }

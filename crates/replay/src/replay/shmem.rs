@@ -14,7 +14,7 @@ use super::pages::{ORDERS, PageSet};
 use super::plan::{Plan, cut, plan};
 use super::policy::FolioSet;
 use super::verb::PAGE;
-use crate::trace::{self, Access, Event, EventKind, FileId, Layouts, Mapping, TraceReader};
+use crate::trace::{self, Access, Event, EventKind, FileId, Layouts, MapCause, Mapping, TraceReader};
 
 /// What a recording shows of shared memory.
 #[derive(Clone, Debug, Default)]
@@ -118,8 +118,9 @@ impl Shmem {
     }
 }
 
-/// Whether the memory of this name has no file that a path leads to: Linux gives it the folios of `shmem_enabled`.
-fn is_shmem(name: &str) -> bool {
+/// Whether the memory of this name has no file that a path leads to: the program has made it, and Linux gives
+/// it the folios of `shmem_enabled`.
+pub(super) fn is_shmem(name: &str) -> bool {
     let gone = name.strip_suffix(" (deleted)");
     gone.is_some_and(|name| {
         [ANONYMOUS, "/memfd:", "/SYSV", "/dev/shm/"].iter().any(|start| name.starts_with(start))
@@ -140,6 +141,7 @@ impl Pass {
     /// The mappings that an event touches, each with the touched addresses.
     fn touched(&self, event: &Event) -> Vec<(Mapping, (u64, u64))> {
         let (start, len) = match event.kind {
+            _ if event.kind.is_unresolved() => return Vec::new(),
             EventKind::Fault { addr, .. } => (addr / PAGE * PAGE, PAGE),
             EventKind::Populate { start, len, .. } => (start, len),
             // What Linux mapped around a fault was there, and the model maps around its own faults.
@@ -155,7 +157,7 @@ impl Pass {
         let (reads, faults) = match event.kind {
             EventKind::Fault { access, duration_ns, .. } => {
                 self.recorded += u64::from(duration_ns.is_some());
-                self.recorded_ns += duration_ns.unwrap_or(0);
+                self.recorded_ns = self.recorded_ns.saturating_add(duration_ns.unwrap_or(0));
                 (access == Access::Read, true)
             }
             EventKind::Populate { cause, .. } => (!cause.stores(), false),
@@ -194,6 +196,9 @@ impl Pass {
         {
             self.cut((file.device, file.inode), pages);
         }
+        if let Some(number) = number {
+            self.forget(number, event);
+        }
         self.layouts.apply(event);
         if let (Some(number), Some(verb)) = (number, verb) {
             let mapped = self.models.iter_mut().filter_map(|model| model.mapped.get_mut(&number));
@@ -210,6 +215,22 @@ impl Pass {
             for file in before.difference(&now) {
                 self.models.iter_mut().for_each(|model| model.drop_file(*file));
             }
+        }
+    }
+
+    /// Segments that are detached, and what a mapping that no call made replaces, are not mapped any longer.
+    fn forget(&mut self, number: u32, event: &Event) {
+        let gone = match &event.kind {
+            EventKind::Syscall(call) if call.ok() && call.call == trace::Call::Shmdt => {
+                self.layouts.attached(event.pid, call.args[0])
+            }
+            EventKind::Map { cause, start, len, .. } if *cause != MapCause::StackGrowth => {
+                std::iter::once(*start..start.saturating_add(*len)).collect()
+            }
+            _ => return,
+        };
+        for mapped in self.models.iter_mut().filter_map(|model| model.mapped.get_mut(&number)) {
+            gone.iter().for_each(|gone| mapped.remove_range(gone.start / PAGE, gone.end.div_ceil(PAGE)));
         }
     }
 
@@ -255,7 +276,8 @@ impl Model {
             self.touched += 1;
         }
         let mapped = self.mapped.entry(used.space).or_default();
-        if mapped.contains(page) {
+        // No call of a program leaves a page mapped that its file lacks.
+        if mapped.contains(page) && cached.folio(index).is_some() {
             return self.look();
         }
         self.figures.faults += u64::from(used.faults);

@@ -8,14 +8,16 @@ use quire::limits::MAX_MAPPINGS;
 use quire::vm::{Advice, Remap};
 
 use super::error::ReplayError;
+use super::families::Families;
 use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
-use super::plan::{Answer, Plan, mapping, plan};
+use super::plan::{Answer, Plan, down_to, mapping, plan};
 use super::policy::FolioSet;
 use super::progress::Progress;
+use super::shmem::is_shmem;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall, Tier,
+    self, Access, Call, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PathId, Syscall,
     TraceReader, huge_bits,
 };
 
@@ -27,12 +29,14 @@ pub(super) type Numbers = HashMap<(u64, u64), u64>;
 pub(super) struct SurveyedFile {
     /// The largest end of its mappings.
     pub(super) bytes: u64,
+    /// How often it was mapped.
+    mapped: u64,
     /// Pages that were in the page cache at their first use.
     pub(super) warm: PageSet,
     /// Pages that were not in the page cache at their first use.
     cold: PageSet,
-    /// Shared anonymous memory: a mapping makes it, and it is never opened.
-    nameless: bool,
+    /// Memory that programs share and no path leads to: it is empty at first.
+    pub(super) shmem: bool,
     /// Its name when it was first mapped.
     pub(super) path: Option<PathId>,
 }
@@ -59,12 +63,9 @@ struct Walk {
     layouts: Layouts,
     files: Vec<SurveyedFile>,
     numbers: Numbers,
-    /// Address spaces by number.
-    lives: HashMap<u32, Life>,
-    estimate: Estimate,
+    spaces: Families,
     events: u64,
     lost: u64,
-    privileged: bool,
     /// Mappings that an address space may have.
     mapping_limit: u64,
     asks: bool,
@@ -88,11 +89,9 @@ impl Survey {
             layouts: Layouts::default(),
             files: Vec::new(),
             numbers: Numbers::new(),
-            lives: HashMap::new(),
-            estimate: Estimate::new(bounds),
+            spaces: Families::new(Estimate::new(bounds)),
             events: 0,
             lost: 0,
-            privileged: header.tier == Tier::Privileged,
             mapping_limit: header.limits.map_or(MAX_MAPPINGS as u64, |limits| limits.mappings),
             asks: false,
             huge_refused: 0,
@@ -103,15 +102,19 @@ impl Survey {
             let (first_ns, _) = *span_ns.get_or_insert((event.time_ns, event.time_ns));
             span_ns = Some((first_ns, event.time_ns.max(first_ns)));
             walk.event(&event)?;
-            walk.estimate.next()?;
+            walk.spaces.estimate.next()?;
             walk.events += 1;
             progress.advance();
         }
-        for file in walk.files.iter_mut().filter(|file| file.nameless) {
-            // Pages of this file start as zeroes, so none is read in.
-            file.warm = PageSet::default();
+        let name = |path: PathId| reader.paths().get(path.0 as usize);
+        for file in &mut walk.files {
+            file.shmem |= file.path.and_then(name).is_some_and(|name| is_shmem(name));
+            if file.shmem {
+                // Its pages start as zeroes, so none is read in.
+                file.warm = PageSet::default();
+            }
         }
-        let Walk { files, numbers, lost, asks, huge_refused, estimate, .. } = walk;
+        let Walk { files, numbers, lost, asks, huge_refused, spaces: Families { estimate, .. }, .. } = walk;
         let (span_ns, paths) = (span_ns.unwrap_or_default(), reader.paths().to_vec());
         Ok(Self { header, files, numbers, lost, span_ns, asks, huge_refused, paths, estimate })
     }
@@ -135,15 +138,13 @@ impl Walk {
             EventKind::Fork { child_pid, .. } => self.layouts.number_of(*child_pid),
             _ => None,
         };
-        if let Some(life) = replaced.and_then(|number| self.lives.get(&number)) {
-            self.estimate.work(life.walk())?;
+        if let Some(walk) = replaced.and_then(|number| self.spaces.get(number)).map(Life::walk) {
+            self.spaces.estimate.work(walk)?;
         }
         let heap = self.layouts.program_break(pid);
         self.layouts.apply(event);
-        if let Some(number) = replaced.filter(|number| !self.layouts.is_alive(*number))
-            && let Some(life) = self.lives.remove(&number)
-        {
-            self.estimate.remove(&life);
+        if let Some(number) = replaced.filter(|number| !self.layouts.is_alive(*number)) {
+            self.spaces.end(number)?;
         }
         match &event.kind {
             EventKind::Fault { addr, .. } if !are_canonical(*addr, 1) => {
@@ -170,13 +171,11 @@ impl Walk {
                 self.bring_in(pid, &Verb::Mmap(Mapping { addr: *start, len: *len, ..mapping }))
             }
             EventKind::Syscall(call) => self.call(pid, call, heap),
-            EventKind::Fault { addr, access, major, duration_ns, .. }
-                if duration_ns.is_some() || !self.privileged =>
-            {
+            kind if kind.is_unresolved() => self.work_of(pid, |life| life.mappings / 16),
+            EventKind::Fault { addr, access, major, .. } => {
                 let stores = matches!(access, Access::Write | Access::Unknown);
                 self.use_page(pid, *addr, *major, stores)
             }
-            EventKind::Fault { .. } => self.work_of(pid, |life| life.mappings / 16),
             EventKind::FaultAround { start, len } => self.use_range(pid, *start, *len, false),
             EventKind::Populate { start, len, cause } => self.use_range(pid, *start, *len, cause.stores()),
             EventKind::Lost { records } => {
@@ -188,11 +187,8 @@ impl Walk {
     }
 
     fn fork(&mut self, pid: u32, child: u32) -> Result<(), ReplayError> {
-        let parent = self.layouts.number_of(pid).and_then(|number| self.lives.get(&number));
-        let copy = parent.map(Life::forked).unwrap_or_default();
-        self.estimate.work(copy.walk())?;
-        self.life(child, |life| *life = copy);
-        Ok(())
+        let Some(child) = self.layouts.number_of(child) else { return Ok(()) };
+        self.spaces.fork(self.layouts.number_of(pid), child)
     }
 
     /// Adds a mapping.
@@ -208,7 +204,8 @@ impl Walk {
             if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
                 return self.impossible("maps a file beyond its largest offset");
             }
-            self.number(file);
+            let number = self.number(file);
+            self.files[number as usize].mapped += 1;
             self.note_extent(pid, start);
         }
         Ok(())
@@ -227,8 +224,16 @@ impl Walk {
                 return self.grow(pid, from, got.saturating_sub(from));
             }
             Plan::Detach(_) => return self.work_of(pid, |life| life.mappings / 4),
-            Plan::Cut { .. } | Plan::Skip | Plan::Told => return Ok(()),
+            Plan::Cut { file, .. } => return self.spaces.cut(self.files[file as usize].mapped),
+            Plan::Skip | Plan::Told => return Ok(()),
         };
+        let stack =
+            trace::protects_downwards(call).then(|| self.layouts.start_of(pid, call.args[0])).flatten();
+        let verb = stack.map_or(verb, |start| down_to(verb, start));
+        if answer == Answer::Failure {
+            // Its reason is searched in all mappings.
+            self.work_of(pid, |life| life.mappings / 16)?;
+        }
         if let (Verb::Mmap(mapping), Some(file)) = (&verb, &call.file) {
             if call.ok() {
                 self.map(
@@ -240,7 +245,7 @@ impl Walk {
             }
             if mapping.file.is_none() {
                 let number = self.number(file);
-                self.files[number as usize].nameless = true;
+                self.files[number as usize].shmem = true;
             }
         }
         self.verb(pid, call, &verb)?;
@@ -269,10 +274,11 @@ impl Walk {
         }
         self.asks |= matches!(verb, Verb::Madvise { advice: Advice::HugePage, .. });
         let most = self.mapping_limit;
+        if moves && let Some(number) = self.layouts.number_of(pid) {
+            self.spaces.apply(number, verb)?;
+        }
         self.life(pid, |life| {
             if moves {
-                verb.apply_to(&mut life.written);
-                verb.apply_to(&mut life.used);
                 life.huge.apply(call, verb);
             }
             // Both ends may cut a mapping.
@@ -339,35 +345,37 @@ impl Walk {
 
     /// Counts every page of a range as work, mapped or not.
     fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
-        self.estimate.work(len.div_ceil(PAGE))?;
-        self.use_parts(pid, start, len, stores);
-        Ok(())
+        self.spaces.estimate.work(len.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores)
     }
 
     /// Counts the mapped pages of a range as work.
     fn use_mapped(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         let mapped: u64 = self.parts(pid, start, len).iter().map(|part| part.end - part.start).sum();
-        self.estimate.work(mapped.div_ceil(PAGE))?;
-        self.use_parts(pid, start, len, stores);
-        Ok(())
+        self.spaces.estimate.work(mapped.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores)
     }
 
     fn parts(&self, pid: u32, start: u64, len: u64) -> Vec<trace::Mapping> {
         self.layouts.mapped_in(pid, start, start.saturating_add(len))
     }
 
-    fn use_parts(&mut self, pid: u32, start: u64, len: u64, stores: bool) {
+    fn use_parts(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
         for part in self.parts(pid, start, len) {
             let (first, end) = (part.start / PAGE, part.end.div_ceil(PAGE));
             if let Some(file) = &part.file {
                 self.use_file(file, part.offset / PAGE, end - first, false);
             }
-            self.life(pid, |life| {
-                life.used.insert_range(first, end);
-                if stores {
-                    life.written.insert_range(first, end);
-                }
-            });
+            self.use_pages(pid, first, end, stores)?;
+        }
+        Ok(())
+    }
+
+    fn use_pages(&mut self, pid: u32, first: u64, end: u64, stores: bool) -> Result<(), ReplayError> {
+        self.life(pid, |life| life.used.insert_range(first, end));
+        match self.layouts.number_of(pid).filter(|_| stores) {
+            Some(number) => self.spaces.store(number, first, end),
+            None => Ok(()),
         }
     }
 
@@ -381,13 +389,7 @@ impl Walk {
             let page = mapping.offset.saturating_add(addr - mapping.start) / PAGE;
             self.use_file(file, page, 1, major);
         }
-        self.life(pid, |life| {
-            life.used.insert(addr / PAGE);
-            if stores {
-                life.written.insert(addr / PAGE);
-            }
-        });
-        Ok(())
+        self.use_pages(pid, addr / PAGE, addr / PAGE + 1, stores)
     }
 
     /// Counts the use of pages of a file, with a wait for the device or without.
@@ -405,7 +407,7 @@ impl Walk {
             warm.insert_range(first, end);
             waited.into_iter().for_each(|page| warm.remove_range(page, page + 1));
         }
-        self.estimate.cache(frames(warm, cold).saturating_sub(before));
+        self.spaces.estimate.cache(frames(warm, cold).saturating_sub(before));
     }
 
     const fn impossible(&self, what: &'static str) -> Result<(), ReplayError> {
@@ -413,26 +415,19 @@ impl Walk {
     }
 
     fn with_life<R>(&self, pid: u32, look: impl FnOnce(&Life) -> R) -> Option<R> {
-        self.layouts.number_of(pid).and_then(|number| self.lives.get(&number)).map(look)
+        self.layouts.number_of(pid).and_then(|number| self.spaces.get(number)).map(look)
     }
 
     fn work_of(&mut self, pid: u32, pages: impl FnOnce(&Life) -> u64) -> Result<(), ReplayError> {
         let pages = self.with_life(pid, pages).unwrap_or(0);
-        self.estimate.work(pages)
+        self.spaces.estimate.work(pages)
     }
 
     /// Changes the record of the process's address space.
     fn life(&mut self, pid: u32, change: impl FnOnce(&mut Life)) {
-        let Some(number) = self.layouts.number_of(pid) else { return };
-        let life = match self.lives.entry(number) {
-            std::collections::hash_map::Entry::Occupied(known) => {
-                self.estimate.remove(known.get());
-                known.into_mut()
-            }
-            std::collections::hash_map::Entry::Vacant(new) => new.insert(Life::default()),
-        };
-        change(life);
-        self.estimate.add(life);
+        if let Some(number) = self.layouts.number_of(pid) {
+            self.spaces.change(number, change);
+        }
     }
 }
 

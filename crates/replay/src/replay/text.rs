@@ -188,7 +188,12 @@ fn counts(report: &Report) -> String {
 }
 
 /// The checks, and Quire's differences from Linux.
-pub(super) fn verdict(report: &Report) -> String {
+fn verdict(report: &Report) -> String {
+    findings(report) + &conditions(report)
+}
+
+/// What is not as it should be, a line each.
+fn findings(report: &Report) -> String {
     let mut text = String::new();
     if let Some(first) = &report.first_difference {
         let _ = writeln!(
@@ -207,16 +212,42 @@ pub(super) fn verdict(report: &Report) -> String {
     if report.frames_leaked > 0 {
         let _ = writeln!(text, "{} frames did not come back at exit", report.frames_leaked);
     }
-    if report.checked {
-        text += "check: no divergence, all memory back at exit\n";
-    } else {
-        let _ = writeln!(
-            text,
-            "times on Quire (the fastest of {} rounds) are without trap and without interrupts to other CPUs, less {} ns for the clock; those on Linux contain the recorder's",
-            report.rounds, report.clock_ns
-        );
+    text
+}
+
+/// Of several sizes, each line of what is not as it should be, with the sizes for which it holds if these are
+/// not all.
+fn findings_of(reports: &[Report]) -> String {
+    let all: Vec<(&str, String)> =
+        reports.iter().map(|report| (report.folio.as_str(), findings(report))).collect();
+    let mut lines: Vec<&str> = Vec::new();
+    for line in all.iter().flat_map(|(_, text)| text.lines()) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    let mut text = String::new();
+    for line in lines {
+        let with = all.iter().filter(|(_, text)| text.lines().any(|own| own == line));
+        let sizes: Vec<&str> = with.map(|(size, _)| *size).collect();
+        if sizes.len() < all.len() {
+            let _ = write!(text, "folios of {}: ", sizes.join(", "));
+        }
+        let _ = writeln!(text, "{line}");
     }
     text
+}
+
+/// Of what the figures are.
+fn conditions(report: &Report) -> String {
+    if report.checked {
+        return "check: no divergence, all memory back at exit\n".to_owned();
+    }
+    format!(
+        "times on Quire (the fastest of {} rounds) are without trap and without interrupts to other CPUs, \
+         less {} ns for the clock; those on Linux contain the recorder's\n",
+        report.rounds, report.clock_ns
+    )
 }
 
 /// One line for each folio size.
@@ -268,12 +299,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         let _ = writeln!(text, "Linux took {} for all recorded faults{each}", duration(linux));
     }
     text += &reports.first().map(major).unwrap_or_default();
-    if let Some(report) = reports.iter().find(|report| report.differences > 0) {
-        text += &verdict(report);
-    } else if let Some(report) = reports.first() {
-        text += &verdict(report);
-    }
-    text
+    text + &findings_of(reports) + &reports.first().map(conditions).unwrap_or_default()
 }
 
 /// Says so if recorded faults waited for a disk.
@@ -317,4 +343,56 @@ fn ratio(linux: Option<u64>, quire: Option<u64>) -> String {
 
 fn kib(bytes: u64) -> String {
     format!("{} KiB", bytes / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::costs::Stopwatch;
+    use super::super::need::Bounds;
+    use super::super::policy::FolioSet;
+    use super::super::progress::Progress;
+    use super::super::report::Context;
+    use super::super::run::{Purpose, World};
+    use super::super::survey::Survey;
+    use super::*;
+    use crate::calibrate::Chosen;
+
+    #[test]
+    fn a_sweep_tells_what_one_of_its_sizes_has_lost() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let mut progress = Progress::new("gcc".to_owned());
+        let survey = Survey::of(&path, Bounds::NONE, &mut progress).expect("it is whole");
+        let (watch, machine) = (Stopwatch::new(), Value::Null);
+        let clear = Chosen { policy: None, file: None, why: None };
+        let (memory_bytes, cpus) = (256 << 20, 2);
+        let mut world = World::new(memory_bytes, cpus, Purpose::Counts).expect("a machine");
+        let context = Context {
+            path: &path,
+            survey: &survey,
+            watch: &watch,
+            machine: &machine,
+            memory_bytes,
+            cpus,
+            rounds: 1,
+            check: false,
+            clear: &clear,
+        };
+        let mut reports: Vec<Report> = FolioSet::each()
+            .take(2)
+            .map(|size| {
+                let outcome = world.replay(&path, &survey, size, &watch, &mut progress);
+                Report::new(&context, &outcome.expect("it is replayed"))
+            })
+            .collect();
+        assert!(!sweep(&reports).contains("did not come back"));
+        reports[1].frames_leaked = 3;
+        let text = sweep(&reports);
+        assert!(text.contains("folios of 16K: 3 frames did not come back"), "{text}");
+        reports[0].frames_leaked = 3;
+        let text = sweep(&reports);
+        assert!(text.contains("\n3 frames did not come back"), "{text}");
+        assert_eq!(text.matches("did not come back").count(), 1, "{text}");
+    }
 }

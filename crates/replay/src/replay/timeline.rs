@@ -31,30 +31,43 @@ impl Sample {
 /// The steps so far.
 pub(super) struct Timeline {
     first_ns: u64,
-    span_ns: u64,
+    span_ns: u128,
     /// Frames in use that no program has.
     held: u64,
     steps: Vec<Sample>,
+    /// The step of the current event.
+    step: usize,
 }
 
 impl Timeline {
     /// Those of a recording whose events have these first and last times, on a machine of which others hold so many frames.
-    pub(super) const fn new((first_ns, last_ns): (u64, u64), held: u64) -> Self {
-        Self { first_ns, span_ns: last_ns - first_ns + 1, held, steps: Vec::new() }
+    pub(super) fn new((first_ns, last_ns): (u64, u64), held: u64) -> Self {
+        Self { first_ns, span_ns: u128::from(last_ns - first_ns) + 1, held, steps: Vec::new(), step: 0 }
     }
 
-    /// Looks at memory at the first event of each step. Returns how many steps have begun since the last event.
-    pub(super) fn pass(&mut self, time_ns: u64, manager: &MemoryManager<'_, Hosted>) -> u64 {
+    /// Looks at memory before the first event of each step: the last step ends with it, and nothing changes
+    /// it in the steps between. Returns how many these are.
+    pub(super) fn before(&mut self, time_ns: u64, manager: &MemoryManager<'_, Hosted>) -> u64 {
         let passed = u128::from(time_ns.saturating_sub(self.first_ns)) * u128::from(STEPS);
-        let step = (passed / u128::from(self.span_ns)).min(u128::from(STEPS) - 1) as usize;
-        let begun = (step + 1).saturating_sub(self.steps.len());
-        if begun > 0 {
-            // Nothing happened in the steps between.
-            let before = self.steps.last().copied().unwrap_or_default();
-            self.steps.resize(step, before);
+        self.step = (passed / self.span_ns).min(u128::from(STEPS) - 1) as usize;
+        let between = self.step.saturating_sub(self.steps.len());
+        if self.step >= self.steps.len() {
+            let now = look(manager, self.held);
+            if let Some(last) = self.steps.last_mut() {
+                *last = last.most(now);
+            }
+            self.steps.resize(self.step, now);
+        }
+        between as u64
+    }
+
+    /// Looks at memory behind the first event of each step. Returns whether this was one.
+    pub(super) fn after(&mut self, manager: &MemoryManager<'_, Hosted>) -> bool {
+        let begins = self.step == self.steps.len();
+        if begins {
             self.steps.push(look(manager, self.held));
         }
-        begun as u64
+        begins
     }
 
     /// Looks at memory before some of it is freed.

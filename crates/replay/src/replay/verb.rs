@@ -1,5 +1,7 @@
 //! The verbs that stand for a recorded call.
 
+use std::ops::Range;
+
 use hosted::Hosted;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
@@ -124,27 +126,47 @@ impl Verb {
     /// Changes a set of the address space's pages as the successful verb does: pages that lose their contents
     /// leave it, pages that move do so in it.
     pub(super) fn apply_to(&self, pages: &mut PageSet) {
-        let end = |addr: u64, len: u64| addr.saturating_add(len).div_ceil(PAGE);
+        let [first, then] = self.empties();
+        pages.remove_range(first.start, first.end);
+        if let (Some(from), Self::Mremap { to: Remap::Fixed(to) | Remap::FixedDontUnmap(to), .. }) =
+            (self.moves(), *self)
+        {
+            pages.move_range(from.start, from.end, to.0 / PAGE);
+        }
+        pages.remove_range(then.start, then.end);
+    }
+
+    /// The pages that the successful verb takes the contents from, in this order; those that it moves last.
+    pub(super) fn empties(&self) -> [Range<u64>; 2] {
         match *self {
             Self::Mmap(Mapping { addr, len, .. })
             | Self::Munmap { addr, len }
-            | Self::Madvise { addr, len, advice: Advice::DontNeed } => {
-                pages.remove_range(addr / PAGE, end(addr, len));
-            }
-            Self::Brk { from, to } if to < from => {
-                pages.remove_range(to.div_ceil(PAGE), from.div_ceil(PAGE));
-            }
+            | Self::Madvise { addr, len, advice: Advice::DontNeed } => [pages(addr, len), 0..0],
+            Self::Brk { from, to } if to < from => [to.div_ceil(PAGE)..from.div_ceil(PAGE), 0..0],
             Self::Mremap { addr, old, new, to: Remap::Fixed(to) | Remap::FixedDontUnmap(to) } => {
-                pages.remove_range(to.0 / PAGE, end(to.0, new));
-                pages.move_range(addr / PAGE, end(addr, old.min(new)), to.0 / PAGE);
-                pages.remove_range(addr / PAGE, end(addr, old));
+                [pages(to.0, new), pages(addr, old)]
             }
             Self::Mremap { addr, old, new, .. } if new < old => {
-                pages.remove_range(end(addr, new), end(addr, old));
+                [pages(addr, new).end..pages(addr, old).end, 0..0]
             }
-            _ => {}
+            _ => [0..0, 0..0],
         }
     }
+
+    /// The pages that the successful verb moves elsewhere.
+    pub(super) fn moves(&self) -> Option<Range<u64>> {
+        match *self {
+            Self::Mremap { addr, old, new, to: Remap::Fixed(_) | Remap::FixedDontUnmap(_) } => {
+                Some(pages(addr, old.min(new)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The pages of a range.
+fn pages(addr: u64, len: u64) -> Range<u64> {
+    addr / PAGE..addr.saturating_add(len).div_ceil(PAGE)
 }
 
 impl Mapping {

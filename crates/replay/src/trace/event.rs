@@ -117,6 +117,17 @@ pub enum EventKind {
     },
 }
 
+impl EventKind {
+    /// Whether it is a fault that was not resolved: the program got a signal, or the kernel tried again
+    /// later. A recording that knows no access has resolved faults only.
+    pub const fn is_unresolved(&self) -> bool {
+        match self {
+            EventKind::Fault { duration_ns: None, access, .. } => !matches!(access, Access::Unknown),
+            _ => false,
+        }
+    }
+}
+
 /// A memory system call. Its event's time is that of its effect: between entry and exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syscall {

@@ -100,6 +100,17 @@ impl Layouts {
         self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
     }
 
+    /// What `shmdt` of this address removes.
+    pub fn attached(&self, pid: u32, address: u64) -> Vec<Range<u64>> {
+        self.existing(pid).map_or_else(Vec::new, |space| space.attached(address))
+    }
+
+    /// Where the mapping of anonymous memory around an address begins. Neighbours of the same protection are
+    /// one.
+    pub fn start_of(&self, pid: u32, address: u64) -> Option<u64> {
+        self.existing(pid)?.start_of(address)
+    }
+
     /// How later mappings of a process are locked (`mlockall(MCL_FUTURE)`).
     pub fn future_lock(&self, pid: u32) -> FutureLock {
         self.existing(pid).map_or(FutureLock::None, |space| space.lock_future)
@@ -194,7 +205,7 @@ impl Space {
             EventKind::Syscall(call) if call.ok() => self.call(call),
             // It has changed the pages before the first hole.
             EventKind::Syscall(call) if call.call == Call::Mprotect && call.result == ENOMEM => {
-                self.protect(call.args[0], round_up(call.args[1]), call.args[2] as u32);
+                self.mprotect(call);
             }
             _ => {}
         }
@@ -263,7 +274,7 @@ impl Space {
                 let offset = if call.args[3] & ANONYMOUS == 0 { call.args[5] } else { 0 };
                 self.insert(result, mmap_length(call), call.file, offset, third as u32);
             }
-            Call::Mprotect | Call::PkeyMprotect => self.protect(first, round_up(second), third as u32),
+            Call::Mprotect | Call::PkeyMprotect => self.mprotect(call),
             Call::Munmap => drop(self.remove(first, first.saturating_add(round_up(second)))),
             Call::Mremap => self.mremap(first, round_up(second), round_up(third), call.args[3], result),
             Call::Brk => self.set_break(result),
@@ -315,6 +326,33 @@ impl Space {
         }
     }
 
+    fn start_of(&self, address: u64) -> Option<u64> {
+        let mapping = self.find(address)?;
+        let below = self.mappings.range(..mapping.start).rev().map(|(_, below)| below);
+        let joined = |start: u64, below: &Mapping| {
+            let joins = below.end == start && (below.file, below.prot) == (mapping.file, mapping.prot);
+            joins.then_some(below.start)
+        };
+        match mapping.file {
+            Some(_) => Some(mapping.start),
+            None => Some(
+                below
+                    .scan(mapping.start, |start, below| {
+                        *start = joined(*start, below)?;
+                        Some(*start)
+                    })
+                    .last()
+                    .unwrap_or(mapping.start),
+            ),
+        }
+    }
+
+    fn mprotect(&mut self, call: &Syscall) {
+        let [first, second, third, ..] = call.args;
+        let start = self.start_of(first).filter(|_| protects_downwards(call)).unwrap_or(first);
+        self.protect(start, (first - start).saturating_add(round_up(second)), third as u32 & !GROWS);
+    }
+
     /// Changes the protection up to the first hole.
     fn protect(&mut self, start: u64, len: u64, prot: u32) {
         let end = start.saturating_add(len).min(self.mapped_until(start));
@@ -357,6 +395,11 @@ impl Mapping {
     }
 }
 
+/// Whether the call changes its mapping from the start on: `mprotect` of a stack with `PROT_GROWSDOWN`.
+pub const fn protects_downwards(call: &Syscall) -> bool {
+    matches!(call.call, Call::Mprotect | Call::PkeyMprotect) && call.args[2] & GROWS_DOWN != 0
+}
+
 /// The bytes that an `mmap` really maps: whole pages, of the huge size if it asks for those.
 pub fn mmap_length(call: &Syscall) -> u64 {
     let [_, length, _, flags, ..] = call.args;
@@ -380,6 +423,10 @@ pub const fn huge_bits(flags: u64) -> Option<u64> {
 fn round_up(length: u64) -> u64 {
     length.checked_next_multiple_of(PAGE).unwrap_or(!(PAGE - 1))
 }
+
+/// Bits of `mprotect` that say which addresses it changes, and their sum.
+const GROWS_DOWN: u64 = 0x0100_0000;
+const GROWS: u32 = 0x0300_0000;
 
 /// The protection of the heap.
 const READ_WRITE: u32 = 3;

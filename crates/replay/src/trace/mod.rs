@@ -24,7 +24,7 @@ pub use event::{
     Access, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall, clone_flags,
 };
 pub use header::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals};
-pub use layout::{FutureLock, Layouts, Mapping, huge_bits, mmap_length};
+pub use layout::{FutureLock, Layouts, Mapping, huge_bits, mmap_length, protects_downwards};
 pub use reader::TraceReader;
 pub use settle::{Placed, Settled};
 pub use writer::{TraceWriter, Written};

@@ -66,6 +66,16 @@ impl SmallTrace {
         self.computed_ns += ns;
     }
 
+    /// The next event is the last possible moment of a clock.
+    pub(crate) fn until_the_end_of_time(&mut self) {
+        self.computed_ns = u64::MAX - 1 - self.events.len() as u64 * 2 * LINUX_NS;
+    }
+
+    /// The first event is at the first moment of a clock.
+    pub(crate) fn starts_at_the_beginning_of_time(&mut self) {
+        self.events.iter_mut().for_each(|event| event.time_ns -= 1);
+    }
+
     /// Leaves out from here on what an ordinary user cannot record.
     pub(crate) fn as_user(&mut self) {
         self.tier = Tier::User;

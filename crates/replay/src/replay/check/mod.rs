@@ -8,13 +8,17 @@ mod access;
 mod compare;
 mod verbs;
 
-use oracle::space::{Family, Rules, SpaceId};
+use std::collections::HashSet;
+
+use oracle::space::{Advice, Family, Rules, SpaceId};
 
 use super::survey::SurveyedFile;
 
 /// The model of all address spaces of a trace.
 pub(super) struct Check {
     family: Family,
+    /// The numbers of files that are shared memory.
+    shmem: HashSet<u64>,
     /// The word that the last store stored.
     word: u64,
 }
@@ -24,11 +28,17 @@ pub(super) type Verdict = Result<(), String>;
 
 impl Check {
     pub(super) fn new(files: &[SurveyedFile]) -> Self {
-        let mut family = Family::new(Rules::default());
+        let (mut family, mut shmem) = (Family::new(Rules::default()), HashSet::new());
         for (number, file) in (0..).zip(files) {
             family.set_file(number, file.bytes);
+            if file.shmem {
+                // What is added behind the end of a file is zeroes.
+                family.truncate(number, 0);
+                family.set_file(number, file.bytes);
+                shmem.insert(number);
+            }
         }
-        Self { family, word: 0 }
+        Self { family, shmem, word: 0 }
     }
 
     /// A new, empty address space.
@@ -36,9 +46,14 @@ impl Check {
         self.family.create()
     }
 
-    /// A copy of an address space.
-    pub(super) fn fork(&mut self, id: SpaceId) -> SpaceId {
-        self.family.fork(id)
+    /// A copy of an address space, in which these ranges are empty: start and length.
+    pub(super) fn fork(&mut self, id: SpaceId, wiped: &[(u64, u64)]) -> SpaceId {
+        let child = self.family.fork(id);
+        for &(addr, len) in wiped {
+            // Only locked memory would refuse it, and no memory of a child is locked.
+            _ = self.family.madvise(child, addr, len, Advice::DontNeed);
+        }
+        child
     }
 
     /// Ends an address space.

@@ -54,3 +54,29 @@ fn runs_and_chunks_are_counted() {
     set.remove_range(0, 600);
     assert_eq!((set.runs(), set.chunks()), (vec![(2000, 1)], 1));
 }
+
+#[test]
+fn sets_are_joined_cut_and_compared() {
+    let mut rng = fastrand::Rng::with_seed(8);
+    for _ in 0..200 {
+        let mut sets = [PageSet::default(), PageSet::default()];
+        for set in &mut sets {
+            (0..rng.usize(0..5)).for_each(|_| {
+                let first = rng.u64(0..4000);
+                set.insert_range(first, first + rng.u64(1..700));
+            });
+        }
+        let [mut one, mut other] = sets;
+        let (pages, others) = (plain(&one), plain(&other));
+        let mut both = one.clone();
+        both.extend(&other);
+        assert_eq!(plain(&both), &pages | &others);
+        let (first, end) = (rng.u64(0..4000), rng.u64(0..5000));
+        let within = |page: &u64| first <= *page && *page < end;
+        assert_eq!(plain(&one.within(first, end)), pages.iter().copied().filter(within).collect());
+        let common = one.take_common(&mut other);
+        assert_eq!(plain(&common), &pages & &others);
+        assert_eq!((plain(&one), plain(&other)), (&pages - &others, &others - &pages));
+        assert_eq!(both.len(), one.len() + other.len() + common.len());
+    }
+}

@@ -1,6 +1,8 @@
 use hosted::FailurePlan;
+use quire::addr::Order;
 use quire::arch::{ClearKernel, CopyKernel, Feature};
 use quire::error::InitError;
+use quire::page_alloc::Gfp;
 
 use super::*;
 use crate::replay::need::Bounds;
@@ -112,4 +114,55 @@ fn the_policy_that_was_chosen_is_the_one_that_clears() {
         Err(ReplayError::TooSmall { source: InitError::BadKernel(_), .. }) => {}
         other => panic!("it was not used: {:?}", other.map(|_| ())),
     }
+}
+
+/// A frame that is lost below the peak is missed soon, not at the end alone.
+#[test]
+fn a_frame_without_an_owner_is_a_divergence_soon() {
+    const LOST: u64 = 10_000;
+    let path = trace("make.qtrace");
+    let mut progress = Progress::new("make".into());
+    let survey = Survey::of(&path, Bounds::NONE, &mut progress).expect("it is whole");
+    let world = World::new(256 << 20, 2, Purpose::Check).expect("a machine");
+    let (machine, watch) = (&world.machine, Stopwatch::new());
+    let ranges: Vec<MemoryRange> = machine
+        .ranges()
+        .iter()
+        .map(|range| MemoryRange {
+            frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
+            node: range.node,
+            zeroed: true,
+        })
+        .collect();
+    let config = Config { folios: size("4K").policy(), ..Config::default() };
+    let on_first = CpuId(0);
+    let manager = machine.run_on(on_first, || hosted::raw::memory_manager(machine, &ranges, &config));
+    let manager = manager.expect("it starts");
+    let files = machine.run_on(on_first, || files::open(machine, &manager, &survey.files)).expect("memory");
+    let mut replayer = Replayer::new(machine, &manager, &watch, &survey, files, true, size("4K"));
+    let mut settled = Settled::default();
+    let mut found = None;
+    let mut lost = None;
+    for event in TraceReader::open(&path).expect("it opens") {
+        settled.push(event.expect("it is whole"));
+        while let Some(placed) = settled.pop() {
+            if replayer.event == LOST {
+                let page = machine.run_on(on_first, || manager.pages().alloc(Gfp::KERNEL, Order::FRAME));
+                lost = Some(page.expect("a frame is free"));
+            }
+            if let Err(error) = replayer.step(&placed) {
+                found.get_or_insert((replayer.event, error.to_string()));
+            }
+        }
+        if found.is_some() {
+            break;
+        }
+    }
+    machine.run_on(on_first, || {
+        assert!(lost.is_some_and(|lost| manager.pages().free(lost).is_ok()));
+        replayer.processes.release_all();
+        drop(replayer);
+    });
+    let (event, error) = found.expect("it is missed");
+    assert!(event < LOST + 4096 && error.contains("frames are in use"), "{event}: {error}");
 }

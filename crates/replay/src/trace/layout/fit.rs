@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{ENOMEM, Mapping, Space, mmap_length, round_up};
+use super::{ENOMEM, Mapping, Space, mmap_length, protects_downwards, round_up};
 use crate::trace::{Access, Call, EventKind, Syscall};
 
 const EFAULT: i64 = -14;
@@ -47,6 +47,8 @@ fn reach_of_call(call: &Syscall) -> Vec<Range<u64>> {
             };
             vec![range(first, second.max(1)), range(to, third)]
         }
+        // It begins where its mapping does.
+        Call::Mprotect | Call::PkeyMprotect if protects_downwards(call) => vec![EVERYWHERE],
         Call::Munmap
         | Call::Mprotect
         | Call::PkeyMprotect
@@ -69,9 +71,7 @@ impl Space {
     /// Whether the event can have happened in this space.
     pub(in crate::trace) fn fits(&self, event: &EventKind) -> bool {
         match event {
-            // Without a duration it was not resolved, or the tier does not record it; then it has no access
-            // either.
-            EventKind::Fault { access, duration_ns: None, .. } if *access != Access::Unknown => true,
+            _ if event.is_unresolved() => true,
             EventKind::Fault { addr, access, .. } => {
                 self.find(*addr).is_some_and(|mapping| allows(mapping.prot, *access))
             }

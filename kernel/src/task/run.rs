@@ -8,6 +8,7 @@ use quire::error::FaultError;
 use quire::vm::Access;
 use x86_64::instructions::interrupts;
 
+use super::process::Exit;
 use super::signal::{self, info::SigInfo};
 use super::thread::Task;
 use super::{exit, oom, sched};
@@ -56,6 +57,10 @@ pub fn user_loop() {
 
 /// Lets Quire make the access possible. The program then repeats it.
 fn fault(task: &Task, addr: VirtAddr, access: Access) {
+    // It ends instead. Its memory may have been discarded: a new page must not take the place of what was there.
+    if task.is_dying() {
+        return;
+    }
     let error = match task.space().fault(addr, access) {
         Ok(outcome) => return note_fault(task, outcome.kind),
         Err(error) => error,
@@ -105,3 +110,8 @@ pub fn launch(task: Arc<Task>) {
     super::table::publish(&task);
     sched::start(task);
 }
+    // A task that must end makes no process. It may share the memory of those that are killed for want of memory, and
+    // those are looked for in the table.
+    if maker.is_dying() && !Arc::ptr_eq(&maker.process, &task.process) {
+        task.process.begin_exit(Exit::Killed(abi::SIGKILL));
+    }

@@ -144,6 +144,22 @@ static void memories(void)
     CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
 }
 
+/* Where the memory of another user's process is is shown to those that may trace it. */
+static void layouts(void)
+{
+    static const char *const names[] = { "maps", "smaps", "smaps_rollup", "numa_maps" };
+    char path[60];
+    pid_t parent = getppid();
+    become_user();
+    for (int i = 0; i < 4; i++) {
+        sprintf(path, "/proc/%d/%s", parent, names[i]);
+        FAILS(open(path, O_RDONLY), EACCES);
+        sprintf(path, "/proc/self/%s", names[i]);
+        int file = open(path, O_RDONLY);
+        CHECK(file >= 0 && read(file, path, 1) == 1 && close(file) == 0);
+    }
+}
+
 static struct ucred peer_of(int socket)
 {
     struct ucred peer;
@@ -249,7 +265,7 @@ static void groups(void)
 
 static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
-    {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},
+    {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},         {"layouts", layouts},
 };
 
 int main(int count, char **arguments)

@@ -26,7 +26,7 @@ impl Call<'_> {
     }
 
     pub(super) fn gettid(&self) -> Answer {
-        Ok(u64::from(self.task.id))
+        Ok(u64::from(self.task.id()))
     }
 
     pub(super) fn getppid(&self) -> Answer {
@@ -205,7 +205,7 @@ impl Call<'_> {
     pub(super) fn capset(&self) -> Answer {
         let [header, data, ..] = self.arguments;
         let id = self.check_capability_version(header)?;
-        if id != 0 && id != self.process().id && id != self.task.id {
+        if id != 0 && id != self.process().id && id != self.task.id() {
             return Err(Errno::EPERM);
         }
         let [low, middle, high]: [u64; 3] = self.load_words(data)?;

@@ -24,7 +24,7 @@ impl Call<'_> {
         let [pid, resource, new, old, ..] = self.arguments;
         let process = match pid as u32 {
             0 => self.process().clone(),
-            pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
+            pid => table::process_of(pid).ok_or(Errno::ESRCH)?,
         };
         if pid as u32 != 0 && !self.process().credentials().may_limit(&process.credentials()) {
             return Err(Errno::EPERM);
@@ -66,7 +66,7 @@ impl Call<'_> {
             RUSAGE_THREAD => usage::rusage(&self.task.usage, usage::thread_time(), most),
             _ => return Err(Errno::EINVAL),
         };
-        self.store_words(self.arguments[1], &words)?;
+        self.store_result(self.arguments[1], &words)?;
         Ok(0)
     }
 

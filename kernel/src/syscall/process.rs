@@ -62,7 +62,7 @@ impl Call<'_> {
     pub(super) fn prctl(&self) -> Answer {
         match self.arguments[0] as u32 {
             prctl::PR_GET_NAME => {
-                let name = self.process().identity.lock().name;
+                let name = self.task.name();
                 self.memory.write(self.addr(1), &name)?;
                 Ok(0)
             }
@@ -77,7 +77,7 @@ impl Call<'_> {
                 })?;
                 let mut padded = [0; 16];
                 padded[..name.len().min(15)].copy_from_slice(&name[..name.len().min(15)]);
-                self.process().identity.lock().name = padded;
+                self.task.set_name(padded);
                 Ok(0)
             }
             prctl::PR_GET_DUMPABLE => Ok(1),

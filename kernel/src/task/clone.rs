@@ -102,6 +102,7 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
     new.nodes.inherit(&task.nodes);
+    new.set_name(task.name());
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if let Some(parent) = &parent {
         super::exit::adopt(parent, &new.process, ReservedList::push);
@@ -206,6 +207,6 @@ pub fn store_child_id() {
     let at = task.store_child_id_at.swap(0, Ordering::Relaxed);
     if at != 0 {
         // As in Linux, a bad address is the caller's own problem.
-        let _ = UserMemory::of(task.space()).write(VirtAddr(at), &task.id.to_le_bytes());
+        let _ = UserMemory::of(task.space()).write(VirtAddr(at), &task.id().to_le_bytes());
     }
 }

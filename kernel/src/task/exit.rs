@@ -22,9 +22,7 @@ const CHECKS: usize = 1000;
 /// What the running task does last, on its way to `sched::end_task`.
 pub fn finish() {
     let task = sched::current();
-    // A thread that is alone in its address space has no one to wake.
-    futex::end_robust_list(&task);
-    clear_child_id(&task);
+    leave_program(&task);
     let is_last = {
         let mut threads = task.process.threads.lock();
         threads.retain(|thread| !Arc::ptr_eq(thread, &task));
@@ -45,6 +43,13 @@ pub fn finish() {
 }
 
 /// The end of a first task whose program could not be loaded.
+/// What the running task does last in a program's memory: it tells those that wait for futexes which it holds, and for
+/// its end.
+pub fn leave_program(task: &Task) {
+    futex::end_robust_list(task);
+    clear_child_id(task);
+}
+
 pub fn abandon() {
     let task = sched::current();
     task.process.threads.lock().retain(|_| false);
@@ -68,10 +73,13 @@ fn check(task: &Task) {
     panic!("the address space of process {} is broken: {fault:?}", task.process.id);
 }
 
-/// `set_tid_address(2)`: a thread that joins this one waits for the zero.
+/// The references to an address space of one task: the task's, the process's, and that of the code which counts.
+const ALONE: usize = 3;
+
+/// `set_tid_address(2)`: a thread that joins this one waits for the zero. Without another task in the memory none waits.
 fn clear_child_id(task: &Task) {
     let at = task.clear_child_tid.swap(0, Ordering::Relaxed);
-    if at == 0 || Arc::strong_count(&task.space_handle().expect("a program's task")) <= 2 {
+    if at == 0 || task.space_handle().is_none_or(|space| Arc::strong_count(&space) <= ALONE) {
         return;
     }
     let memory = UserMemory::of(task.space());

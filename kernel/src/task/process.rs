@@ -49,11 +49,14 @@ pub enum JobEvent {
     Continued,
 }
 
+/// A name: at most 15 bytes and a zero (`PR_SET_NAME`).
+pub type Name = [u8; 16];
+
 /// What `/proc` and `prctl` say of a program.
 #[derive(Clone, Default)]
 pub struct Identity {
-    /// The name, at most 15 bytes and a zero (`PR_SET_NAME`).
-    pub name: [u8; 16],
+    /// The name of its first thread.
+    pub name: Name,
     /// The path of the program's file.
     pub executable: Vec<u8>,
     /// That file is in use, while the process has memory.

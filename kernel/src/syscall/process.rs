@@ -25,12 +25,9 @@ const NAME_BYTES: usize = 65;
 const ROBUST_HEAD_BYTES: u64 = 24;
 
 impl Call<'_> {
-    /// `exit`: ends the task. With the last one the process ends, by this status.
+    /// `exit`: ends the task. A process whose tasks all end so has the status of the last one.
     pub(super) fn exit(&self) -> Answer {
-        let process = self.process();
-        if process.threads.lock().len() == 1 {
-            process.begin_exit(Exit::Exited(self.arguments[0] as u8));
-        }
+        self.process().last_status.store(self.arguments[0] as u8, Ordering::Relaxed);
         sched::current().kill();
         Ok(0)
     }

@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
@@ -117,6 +117,8 @@ pub struct Process {
     pub(super) credentials: Mutex<Credentials>,
     /// The rights that it uses, for a look without the lock.
     pub(super) rights: AtomicU64,
+    /// What the last of its tasks that called `exit(2)` gave to it.
+    pub last_status: AtomicU8,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
@@ -164,6 +166,7 @@ impl Process {
             control_group: Mutex::new(
                 parent.map_or_else(|| group::root().clone(), |parent| parent.control_group.lock().clone()),
             ),
+            last_status: AtomicU8::new(0),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })
@@ -212,9 +215,9 @@ impl Process {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Says so. A process whose tasks all ended by `exit(2)` has status 0 unless the last one gave another.
+    /// Says so. A process whose tasks all ended by `exit(2)` has the status of the last one.
     pub(super) fn set_ended(&self) {
-        self.exit.lock().get_or_insert(Exit::Exited(0));
+        self.exit.lock().get_or_insert(Exit::Exited(self.last_status.load(Ordering::Relaxed)));
         self.ended.store(true, Ordering::Release);
     }
 }

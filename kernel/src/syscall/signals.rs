@@ -75,7 +75,7 @@ impl Call<'_> {
         let pending = own.pending.set() | self.process().signals.pending.lock().set();
         let blocked = pending & own.mask;
         drop(own);
-        self.store_words(self.arguments[0], &[blocked])?;
+        self.store_result(self.arguments[0], &[blocked])?;
         Ok(0)
     }
 

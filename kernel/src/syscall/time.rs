@@ -100,7 +100,7 @@ impl Call<'_> {
 
     pub(super) fn clock_gettime(&self) -> Answer {
         let time = self.clock(self.arguments[0] as u32)?;
-        self.store_time(self.arguments[1], time)?;
+        self.store_result(self.arguments[1], &[time / SECOND, time % SECOND])?;
         Ok(0)
     }
 

@@ -58,8 +58,9 @@ impl CloneRequest {
     fn check(&self) -> Result<(), Errno> {
         let needs = |flag, other| !self.has(flag) || self.has(other);
         let sound = needs(abi::CLONE_SIGHAND, abi::CLONE_VM) && needs(abi::CLONE_THREAD, abi::CLONE_SIGHAND);
-        let known = self.flags & !u64::from(SUPPORTED | abi::CLONE_CLEAR_SIGHAND as u32) == 0;
-        (sound && known).then_some(()).ok_or(Errno::EINVAL)
+        let known = self.flags & !(u64::from(SUPPORTED) | abi::CLONE_CLEAR_SIGHAND) == 0;
+        let clears = self.flags & abi::CLONE_CLEAR_SIGHAND != 0;
+        (sound && known && !(clears && self.has(abi::CLONE_SIGHAND))).then_some(()).ok_or(Errno::EINVAL)
     }
 }
 
@@ -82,7 +83,7 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     child.is_vforked.store(waits, Ordering::Release);
     run::launch(new);
     if waits {
-        // The child uses this task's stack: not even a fatal signal may end the wait before the child is gone.
+        // The child uses this task's stack. A task that must end needs it no more.
         child.vfork_done.wait_uninterruptible(|| {
             (!child.is_vforked.load(Ordering::Acquire) || task.is_dying()).then_some(())
         });
@@ -101,8 +102,8 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
-    new.nodes.inherit(&task.nodes);
     new.set_name(task.name());
+    new.nodes.inherit(&task.nodes);
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if let Some(parent) = &parent {
         super::exit::adopt(parent, &new.process, ReservedList::push);

@@ -181,9 +181,12 @@ fn child_process(
         .process
         .signals
         .for_child(request.has(abi::CLONE_SIGHAND), request.flags & abi::CLONE_CLEAR_SIGHAND != 0);
-    let parent = parent_of_child(task, request);
-    let process = Process::new(id, Some(&parent), Some(space.clone()), files, fs, signals);
-    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
+    // What a child inherits comes from its maker, whichever process becomes its parent.
+    let own = &task.process;
+    let process = Process::new(id, Some(own), Some(space.clone()), files, fs, signals);
+    let is_sibling = request.has(abi::CLONE_PARENT);
+    let signal = if is_sibling { own.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
+    process.exit_signal.store(signal, Ordering::Relaxed);
     Ok(process)
 }
 

@@ -124,7 +124,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process without tasks, a child of `parent`.
+    /// A process without tasks, which inherits from `parent` and is its child at first.
     pub fn new(
         id: u32,
         parent: Option<&Arc<Process>>,

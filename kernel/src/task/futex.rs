@@ -242,13 +242,14 @@ fn walk_robust_list(task: &Task, head: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `is_pending`: the task was about to take the futex or to leave it. If it was leaving, it has stored 0, and may not
-/// have woken a waiter.
+/// `is_pending`: the task was about to take the futex or to leave it. If it has no owner, the task may have left it and
+/// not woken a waiter, or may be a waiter that was woken.
 fn mark_dead(task: &Task, memory: UserMemory<'_>, at: u64, is_pending: bool) -> Result<(), Errno> {
     let is_owner = |value: u32| value & abi::FUTEX_TID_MASK == task.id();
     let dead = |value| is_owner(value).then_some(value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED);
     let before = memory.update_u32(VirtAddr(at), dead)?;
-    if is_owner(before) && before & abi::FUTEX_WAITERS != 0 || is_pending && before == 0 {
+    if is_owner(before) && before & abi::FUTEX_WAITERS != 0 || is_pending && before & abi::FUTEX_TID_MASK == 0
+    {
         wake(task, VirtAddr(at), 1)?;
     }
     Ok(())

@@ -44,7 +44,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
                 }
             }),
             2 => table::each_waiting(WAITING_TASKS, |task, rip, rbp| {
-                log!("task {} of process {} waits", task.id, task.process.id);
+                log!("task {} of process {} waits", task.id(), task.process.id);
                 backtrace(rip, rbp);
             }),
             3 => manager::show_memory(),

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -144,6 +146,37 @@ static void memories(void)
     CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
 }
 
+/* Where the memory of another user's process is is shown to those that may trace it. */
+static void layouts(void)
+{
+    static const char *const names[] = { "maps", "smaps", "smaps_rollup", "numa_maps" };
+    char path[60];
+    pid_t parent = getppid();
+    become_user();
+    for (int i = 0; i < 4; i++) {
+        sprintf(path, "/proc/%d/%s", parent, names[i]);
+        FAILS(open(path, O_RDONLY), EACCES);
+        sprintf(path, "/proc/self/%s", names[i]);
+        int file = open(path, O_RDONLY);
+        CHECK(file >= 0 && read(file, path, 1) == 1 && close(file) == 0);
+    }
+}
+
+/* A process that makes a sibling gives it its own rights, not those of their parent. */
+static void siblings(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        become_user();
+        if (syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0) == 0)
+            _exit(getuid() == USER && geteuid() == USER && getgid() == GROUP ? 0 : 1);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0));
+    int status;
+    CHECK(waitpid(-1, &status, 0) > 0 && status == 0);
+}
+
 static struct ucred peer_of(int socket)
 {
     struct ucred peer;
@@ -249,7 +282,8 @@ static void groups(void)
 
 static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
-    {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},
+    {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},         {"layouts", layouts},
+    {"siblings", siblings},
 };
 
 int main(int count, char **arguments)

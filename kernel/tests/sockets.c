@@ -956,6 +956,51 @@ static int resolve(void)
     return 0;
 }
 
+#define SHARED_ROUNDS 2000
+static int shared_set, shared_server;
+static volatile int accepted;
+
+/* Accepts one connection in each round, and does not look for another one before both were accepted. */
+static void *accept_in_turn(void *unused)
+{
+    for (int round = 1; round <= SHARED_ROUNDS; round++) {
+        struct epoll_event seen;
+        int fd;
+        do
+            epoll_wait(shared_set, &seen, 1, -1);
+        while ((fd = accept(shared_server, NULL, NULL)) < 0);
+        close(fd);
+        __atomic_fetch_add(&accepted, 1, __ATOMIC_SEQ_CST);
+        while (accepted < 2 * round)
+            usleep(100);
+    }
+    return unused;
+}
+
+/* A thread that waits for a set does not sleep while a file of it is ready, whatever another thread has taken. */
+static int shared(void)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    pthread_t threads[2];
+    shared_server = listener(v4("127.0.0.1", 0), 4);
+    struct name name = own(shared_server);
+    CHECK((shared_set = epoll_create1(0)) >= 0 && fcntl(shared_server, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(epoll_ctl(shared_set, EPOLL_CTL_ADD, shared_server, &event) == 0);
+    for (int at = 0; at < 2; at++)
+        CHECK(pthread_create(&threads[at], NULL, accept_in_turn, NULL) == 0);
+    for (int round = 1; round <= SHARED_ROUNDS; round++) {
+        int first = client(name), second = client(name);
+        CHECK(first >= 0 && second >= 0);
+        for (int tries = 0; accepted < 2 * round; tries++)
+            CHECK(tries < 50000 && usleep(100) == 0);
+        CHECK(close(first) == 0 && close(second) == 0);
+    }
+    for (int at = 0; at < 2; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    CHECK(close(shared_set) == 0 && close(shared_server) == 0);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(void);
@@ -963,7 +1008,7 @@ static const struct {
     {"create", create}, {"idle", idle}, {"names", names}, {"versions", versions}, {"paths", paths},
     {"options", options}, {"timeouts", timeouts}, {"transfer", transfer}, {"full", full}, {"halves", halves},
     {"resets", resets}, {"connecting", connecting}, {"signals", signals}, {"watched", watched}, {"rights", rights},
-    {"threads", threads}, {"forked", forked}, {"resolve", resolve},
+    {"threads", threads}, {"forked", forked}, {"resolve", resolve}, {"shared", shared},
 };
 
 int main(int count, char **arguments)

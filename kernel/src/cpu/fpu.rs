@@ -42,6 +42,15 @@ impl FpuState {
         unsafe { save(self.0.as_mut_ptr()) }
     }
 
+    /// Stores the processor's registers here, and returns which exceptions of x87 and of SSE were raised and are not
+    /// masked, as bits of the status words.
+    pub fn save_exceptions(&mut self) -> [u32; 2] {
+        self.save();
+        let word = |at: usize| u32::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]));
+        let (control, status, sse) = (word(0), word(2), word(24));
+        [status & !control, sse & !(sse >> 7)]
+    }
+
     /// Loads the processor's registers from here.
     pub fn restore(&self) {
         // SAFETY: X3: the image is large and aligned enough, as in `save`. XRSTOR faults at an image that is

@@ -54,7 +54,7 @@ unsafe impl FramePlatform for Machine {
     }
 
     fn thread_number(&self) -> u64 {
-        u64::from(sched::current_ref().id)
+        u64::from(sched::current_ref().id())
     }
 
     /// Work for a CPU that clears memory ahead ends that.

@@ -152,6 +152,9 @@ impl<'s> UserMemory<'s> {
             self.loaded.switch_to(self.space);
             let missing = copy(user.add(done as u64), part.clone());
             self.space.switch_to(self.loaded);
+            if oom::is_discarded(self.space) {
+                return Err(Errno::EFAULT);
+            }
             done = part.end - missing;
             if missing > 0 {
                 self.bring_in(user.add(done as u64), access)?;

@@ -62,6 +62,8 @@ pub struct Account {
     pub started: u64,
     largest: AtomicU64,
     most_resident: AtomicU64,
+    /// The most pages of one of the `children`, or of their own, that were in memory.
+    largest_child: AtomicU64,
 }
 
 impl Account {
@@ -81,6 +83,7 @@ impl Account {
             started: time::now_ns(),
             largest: AtomicU64::new(0),
             most_resident: AtomicU64::new(0),
+            largest_child: AtomicU64::new(0),
         }
     }
 
@@ -101,6 +104,8 @@ impl Account {
     pub fn note_child(&self, child: &Self) {
         self.children.add(&child.usage);
         self.children.add(&child.children);
+        let largest = child.most_resident().max(child.largest_child.load(Ordering::Relaxed));
+        self.largest_child.fetch_max(largest, Ordering::Relaxed);
     }
 
     /// `struct rusage` of a child that was waited for, with its own children.
@@ -109,6 +114,12 @@ impl Account {
         all.add(&self.usage);
         all.add(&self.children);
         usage::rusage(&all, all.ran(), self.most_resident())
+    }
+
+    /// `struct rusage` of all children that were waited for.
+    pub fn rusage_of_children(&self) -> [u64; USAGE_WORDS] {
+        let largest = self.largest_child.load(Ordering::Relaxed);
+        usage::rusage(&self.children, self.children.ran(), largest)
     }
 
     /// The most pages that were in memory, as far as was seen.

@@ -156,7 +156,6 @@ const FLAGS: [(u32, Register, Bits); 4] = [
         7,
         |leaf| leaf.ebx,
         &[
-            (0, "fsgsbase"),
             (5, "avx2"),
             (7, "smep"),
             (9, "erms"),

@@ -17,6 +17,6 @@ pub fn program_ends(process: &Process) {
     }
     let now = process.account.usage.fault_counts();
     let before = core::mem::replace(&mut *process.account.faults_before.lock(), now);
-    let name = process::name(process);
+    let name = process::name(process, None);
     log!("faults of {} {}: {}", process.id, name.escape_ascii(), now.since(before));
 }

@@ -71,15 +71,20 @@ pub type SpaceBytes = fn(&Space, u64, &mut [u8]) -> Result<usize, Errno>;
 /// Stores bytes at an offset; returns how many.
 pub type SpaceStore = fn(&Space, u64, &[u8]) -> Result<usize, Errno>;
 /// Does what a text that is written to a process's file asks for.
-pub type ProcessControl = fn(&Arc<Process>, &str) -> Result<(), Errno>;
+pub type ProcessControl = fn(&Arc<Process>, Thread, &str) -> Result<(), Errno>;
+/// The number of the thread that a file of its folder is about; none for the process as a whole.
+pub type Thread = Option<u32>;
 
 /// What stands in a file of a process's folder.
 pub enum ProcessContent {
     /// A text, made anew for each reader.
     Text(fn(&Arc<Process>, &mut dyn Write) -> fmt::Result),
-    /// The same, about the thread with this number.
-    Thread(fn(&Arc<Process>, u32, &mut dyn Write) -> fmt::Result),
-    /// Bytes, likewise.
+    /// The same, which differs for a thread.
+    Thread(fn(&Arc<Process>, Thread, &mut dyn Write) -> fmt::Result),
+    /// A text about the address space, for those that may trace the process; empty when that is not the one any more that
+    /// the process had when the file was opened.
+    Space(fn(&Process, &Space, &mut dyn Write) -> fmt::Result),
+    /// Bytes, made anew for each reader.
     Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
     /// The same, about the memory of the program that the process ran when the file was opened, as all that follow.
     Memory(fn(&Process, &Space) -> Result<Vec<u8>, Errno>),

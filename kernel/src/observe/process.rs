@@ -12,14 +12,15 @@ use quire_interop::proc::{self, Sizes};
 
 use super::names::ProcessNames;
 use super::text::write_bytes;
-use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, limits, number, oom, stat, status};
+use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, Thread};
+use super::{limits, number, oom, stat, status};
 use crate::errno::Errno;
 use crate::files::generated;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
 use crate::task::credentials::{Right, check};
 use crate::task::process::Process;
-use crate::task::sched;
+use crate::task::{Task, sched};
 
 const fn file(name: &'static str, mode: u32, content: ProcessContent) -> ProcessFile {
     ProcessFile { name, mode, content, control: None }
@@ -29,20 +30,23 @@ const fn text(name: &'static str, write: fn(&Arc<Process>, &mut dyn Write) -> fm
     file(name, 0o444, ProcessContent::Text(write))
 }
 
+const fn of_space(
+    name: &'static str,
+    write: fn(&Process, &Space, &mut dyn Write) -> fmt::Result,
+) -> ProcessFile {
+    file(name, 0o444, ProcessContent::Space(write))
+}
+
 const fn writable(file: ProcessFile, mode: u32, control: ProcessControl) -> ProcessFile {
     ProcessFile { mode, control: Some(control), ..file }
 }
 
 pub(super) static FILES: &[ProcessFile] = &[
-    text("maps", |process, out| {
-        with_space(process, |space| proc::maps(out, space, &ProcessNames::of(process)))
-    }),
-    text("smaps", |process, out| {
-        with_space(process, |space| proc::smaps(out, manager(), space, &ProcessNames::of(process)))
-    }),
-    text("smaps_rollup", |process, out| with_space(process, |space| proc::smaps_rollup(out, space))),
-    text("numa_maps", |process, out| {
-        with_space(process, |space| proc::numa_maps(out, manager(), space, &ProcessNames::of(process)))
+    of_space("maps", |process, space, out| proc::maps(out, space, &ProcessNames::of(process))),
+    of_space("smaps", |process, space, out| proc::smaps(out, manager(), space, &ProcessNames::of(process))),
+    of_space("smaps_rollup", |_, space, out| proc::smaps_rollup(out, space)),
+    of_space("numa_maps", |process, space, out| {
+        proc::numa_maps(out, manager(), space, &ProcessNames::of(process))
     }),
     file("status", 0o444, ProcessContent::Thread(status::status)),
     file("stat", 0o444, ProcessContent::Thread(stat::stat)),
@@ -63,7 +67,7 @@ pub(super) static FILES: &[ProcessFile] = &[
         0o644,
         set_oom_score_adj,
     ),
-    writable(text("comm", comm), 0o644, set_comm),
+    writable(file("comm", 0o644, ProcessContent::Thread(comm)), 0o644, set_comm),
     writable(file("clear_refs", 0o200, ProcessContent::Nothing), 0o200, clear_refs),
     file("cmdline", 0o444, ProcessContent::Whole(arguments)),
     file(
@@ -80,38 +84,39 @@ pub(super) static FILES: &[ProcessFile] = &[
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
 
-/// Writes about the address space. Of a process that has ended there is nothing to write.
-fn with_space(process: &Process, write: impl FnOnce(&Space) -> fmt::Result) -> fmt::Result {
-    process.space_handle().map_or(Ok(()), |space| write(&space))
-}
-
 fn statm(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
     let sizes = process.space_handle().map(|space| Sizes::of(&space)).unwrap_or_default();
     let code = process.account.program.lock().code.clone();
     sizes.statm(out, &code)
 }
 
-/// The name as text, without the zero byte.
-pub(super) fn name(process: &Process) -> Vec<u8> {
-    let identity = process.identity.lock();
-    identity.name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+/// The task that a file is about: the first one for a process as a whole. `None` if it has ended.
+pub(super) fn task_of(process: &Process, thread: Thread) -> Option<Arc<Task>> {
+    let id = thread.unwrap_or(process.id);
+    process.threads.lock().iter().find(|task| task.id() == id).cloned()
 }
 
-fn comm(process: &Arc<Process>, out: &mut dyn Write) -> fmt::Result {
-    write_bytes(out, &name(process))?;
+/// The name as text, without the zero byte. A process keeps it when its first thread has ended.
+pub(super) fn name(process: &Process, thread: Thread) -> Vec<u8> {
+    let name = task_of(process, thread).map_or_else(|| process.identity.lock().name, |task| task.name());
+    name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+}
+
+fn comm(process: &Arc<Process>, thread: Thread, out: &mut dyn Write) -> fmt::Result {
+    write_bytes(out, &name(process, thread))?;
     out.write_char('\n')
 }
 
-fn set_comm(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+fn set_comm(process: &Arc<Process>, thread: Thread, text: &str) -> Result<(), Errno> {
     let mut name = [0; 16];
     let bytes = text.split('\n').next().unwrap_or_default().as_bytes();
     let length = bytes.len().min(name.len() - 1);
     name[..length].copy_from_slice(&bytes[..length]);
-    process.identity.lock().name = name;
+    task_of(process, thread).ok_or(Errno::ESRCH)?.set_name(name);
     Ok(())
 }
 
-fn set_oom_score_adj(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+fn set_oom_score_adj(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(), Errno> {
     let adj =
         text.trim().parse::<i32>().ok().filter(|adj| (-1000..=1000).contains(adj)).ok_or(Errno::EINVAL)?;
     let may_lower = check(Right::ExceedLimits).is_ok();
@@ -127,7 +132,7 @@ fn set_oom_score_adj(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
 
 /// Forgets what is known of the past: 4 which pages were stored to, 5 how much memory there was at most. Marks of
 /// accesses cannot be cleared.
-fn clear_refs(process: &Arc<Process>, text: &str) -> Result<(), Errno> {
+fn clear_refs(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(), Errno> {
     let what = number(text)?;
     let Some(space) = process.space_handle() else { return Err(Errno::ESRCH) };
     match what {

@@ -8,10 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire::cpu::CpuId;
 use quire_interop::proc::Sizes;
 
-use super::process::name;
-use super::status::{actions, state};
+use super::Thread;
+use super::process::{name, task_of};
+use super::status::{actions, own_signals, state};
 use super::text::write_name;
-use super::usage::process_time;
+use super::usage::{process_time, task_time};
 use crate::cpu::area::MAX_CPUS;
 use crate::task::process::{Exit, Process};
 use crate::time;
@@ -78,33 +79,35 @@ impl Display for CpuTimes {
 
 /// `/proc/PID/stat`: 52 fields in one line. Fields about terminals, ticks of children and so on, which this kernel
 /// does not keep, are 0.
-pub(super) fn stat(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -> fmt::Result {
+pub(super) fn stat(process: &Arc<Process>, thread: Thread, out: &mut dyn Write) -> fmt::Result {
     let program = process.account.program.lock().clone();
     let space = process.space_handle();
     let sizes = space.as_ref().map(|space| Sizes::of(space)).unwrap_or_default();
     let heap = space.map_or(0, |space| space.heap().start.0);
     let (letter, _) = state(process, thread);
-    write!(out, "{thread} (")?;
-    write_name(out, &name(process))?;
+    write!(out, "{} (", thread.unwrap_or(process.id))?;
+    write_name(out, &name(process, thread))?;
     let parent = process.parent().map_or(0, |parent| parent.id);
     let (group, session) = (process.group.load(Ordering::Relaxed), process.session.load(Ordering::Relaxed));
     // No terminal; the group in front of it is -1.
     write!(out, ") {letter} {parent} {group} {session} 0 -1 0")?;
     let account = &process.account;
-    let ((minor, major), (minor_children, major_children)) =
-        (account.usage.faults(), account.children.faults());
+    let task = task_of(process, thread);
+    // Of a thread that ends meanwhile nothing is known; a process has used what its threads have.
+    let ((minor, major), time) = match (thread, &task) {
+        (None, _) => (account.usage.faults(), process_time(process)),
+        (Some(_), Some(task)) => (task.usage.faults(), task_time(task)),
+        (Some(_), None) => ((0, 0), 0),
+    };
+    let (minor_children, major_children) = account.children.faults();
     write!(out, " {minor} {minor_children} {major} {major_children}")?;
-    let (own, children) = (process_time(process) / TICK, account.children.ran() / TICK);
+    let (own, children) = (time / TICK, account.children.ran() / TICK);
     write!(out, " {own} 0 {children} 0 20 0")?;
     let threads = process.threads.lock().len().max(1);
     let started = process.account.started / TICK;
     write!(out, " {threads} 0 {started} {} {} {}", sizes.total * 4096, sizes.rss(), u64::MAX)?;
     write!(out, " {} {} {} 0 0", program.code.start.0, program.code.end.0, program.stack.0)?;
-    let first = process.threads.lock().first().cloned();
-    let (pending, blocked) = first.map_or((0, 0), |task| {
-        let own = task.signals.0.lock();
-        (own.pending.set(), own.mask)
-    });
+    let [pending, blocked] = own_signals(task.as_deref());
     let [ignored, caught] = actions(process);
     // Only the first 31 signals have a place here.
     let old = |set: u64| set & 0x7fff_ffff;

@@ -7,20 +7,20 @@ use core::sync::atomic::Ordering;
 use quire::limits::MAX_NODES;
 use quire_interop::proc::Sizes;
 
+use super::Thread;
 use super::cpu::{write_list, write_mask};
 use super::node::nodes;
-use super::process::name;
+use super::process::{name, task_of};
 use super::text::write_name;
 use crate::cpu::area;
 use crate::task::credentials::{ALL, Credentials};
 use crate::task::process::Process;
-use crate::task::sched;
 use crate::task::signal::{COUNT, SignalSet};
+use crate::task::{Task, sched};
 
 /// What a thread of a process does: the letter and the word.
-pub(super) fn state(process: &Process, thread: u32) -> (char, &'static str) {
-    let threads = process.threads.lock();
-    match threads.iter().find(|task| task.id == thread) {
+pub(super) fn state(process: &Process, thread: Thread) -> (char, &'static str) {
+    match &task_of(process, thread) {
         // A process may live longer than its first thread.
         None => ('Z', "zombie"),
         Some(_) if process.stopped.load(Ordering::Relaxed) => ('T', "stopped"),
@@ -29,14 +29,15 @@ pub(super) fn state(process: &Process, thread: u32) -> (char, &'static str) {
     }
 }
 
-pub(super) fn status(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -> fmt::Result {
+pub(super) fn status(process: &Arc<Process>, thread: Thread, out: &mut dyn Write) -> fmt::Result {
     let (letter, word) = state(process, thread);
     out.write_str("Name:\t")?;
-    write_name(out, &name(process))?;
+    write_name(out, &name(process, thread))?;
+    let number = thread.unwrap_or(process.id);
     let (id, parent) = (process.id, process.parent().map_or(0, |parent| parent.id));
     writeln!(
         out,
-        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{thread}\nPPid:\t{parent}\nTracerPid:\t0"
+        "\nState:\t{letter} ({word})\nTgid:\t{id}\nNgid:\t0\nPid:\t{number}\nPPid:\t{parent}\nTracerPid:\t0"
     )?;
     let own = process.credentials();
     for (name, [real, effective, saved]) in [("Uid", own.users), ("Gid", own.groups)] {
@@ -55,19 +56,23 @@ pub(super) fn status(process: &Arc<Process>, thread: u32, out: &mut dyn Write) -
     }
     let threads = process.threads.lock().len().max(1);
     writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
-    signals(process, out)?;
+    signals(process, thread, out)?;
     capabilities(&own, out)?;
     let no_new_privs = process.account.no_new_privs.load(Ordering::Relaxed);
     writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0", u8::from(no_new_privs))?;
     masks(out)
 }
 
-fn signals(process: &Process, out: &mut dyn Write) -> fmt::Result {
-    let first = process.threads.lock().first().cloned();
-    let (pending, blocked) = first.map_or((0, 0), |task| {
+/// The signals that were sent to a task alone, and those that it blocks.
+pub(super) fn own_signals(task: Option<&Task>) -> [SignalSet; 2] {
+    task.map_or([0; 2], |task| {
         let own = task.signals.0.lock();
-        (own.pending.set(), own.mask)
-    });
+        [own.pending.set(), own.mask]
+    })
+}
+
+fn signals(process: &Process, thread: Thread, out: &mut dyn Write) -> fmt::Result {
+    let [pending, blocked] = own_signals(task_of(process, thread).as_deref());
     let shared = process.signals.pending.lock().set();
     let [ignored, caught] = actions(process);
     writeln!(out, "SigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}")?;

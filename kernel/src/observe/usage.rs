@@ -3,12 +3,10 @@
 use core::fmt::{self, Display, Formatter};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use quire::cpu::CpuId;
 use quire::vm::FaultKind;
 
-use crate::cpu::area::{self, MAX_CPUS};
+use crate::task::Task;
 use crate::task::process::Process;
-use crate::task::{Task, sched};
 use crate::time;
 
 /// The words of `struct rusage`.
@@ -50,6 +48,8 @@ impl Display for FaultCounts {
 #[derive(Default)]
 pub struct Usage {
     ran: AtomicU64,
+    /// Of a task: when its present turn on a processor began; 0 while it does not run.
+    runs_since: AtomicU64,
     /// As in [`FaultCounts`].
     faults: [AtomicU64; FAULTS],
     /// How often memory was short for a fault of the task at one address, and how often at others since.
@@ -116,13 +116,11 @@ impl Usage {
     }
 }
 
-/// When each CPU last switched tasks.
-static SWITCHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
-
 /// The running CPU is about to switch from a task to another. Interrupts are off.
-pub fn note_switch(cpu: CpuId, previous: &Task) {
+pub fn note_switch(previous: &Task, next: &Task) {
     let now = time::now_ns();
-    let ran = now.saturating_sub(SWITCHED[cpu.index()].swap(now, Ordering::Relaxed));
+    next.usage.runs_since.store(now, Ordering::Relaxed);
+    let ran = now.saturating_sub(previous.usage.runs_since.swap(0, Ordering::Relaxed));
     previous.usage.ran.fetch_add(ran, Ordering::Relaxed);
     previous.process.account.usage.ran.fetch_add(ran, Ordering::Relaxed);
 }
@@ -148,21 +146,23 @@ fn note(task: &Task, fault: usize) {
     }
 }
 
-/// Nanoseconds that the running task's own turn has lasted.
-fn this_turn() -> u64 {
-    time::now_ns().saturating_sub(SWITCHED[area::cpu_id().index()].load(Ordering::Relaxed))
+/// Nanoseconds that a task's present turn on a processor has lasted.
+fn turn_of(task: &Task) -> u64 {
+    match task.usage.runs_since.load(Ordering::Relaxed) {
+        0 => 0,
+        since => time::now_ns().saturating_sub(since),
+    }
 }
 
-/// Nanoseconds that the running task was on a processor.
-pub fn thread_time() -> u64 {
-    sched::current_ref().usage.ran() + this_turn()
+/// Nanoseconds that a task was on a processor.
+pub fn task_time(task: &Task) -> u64 {
+    task.usage.ran() + turn_of(task)
 }
 
-/// Nanoseconds that the tasks of a process were on a processor; the present turns of those on other CPUs are not
-/// counted yet.
+/// Nanoseconds that the tasks of a process were on a processor.
 pub fn process_time(process: &Process) -> u64 {
-    let own = core::ptr::eq(&*sched::current_ref().process, process);
-    process.account.usage.ran() + if own { this_turn() } else { 0 }
+    let turns: u64 = process.threads.lock().iter().map(|task| turn_of(task)).sum();
+    process.account.usage.ran() + turns
 }
 
 /// `struct rusage`, with this time in nanoseconds and this largest resident set in pages.

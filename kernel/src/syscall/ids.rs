@@ -26,7 +26,7 @@ impl Call<'_> {
     }
 
     pub(super) fn gettid(&self) -> Answer {
-        Ok(u64::from(self.task.id))
+        Ok(u64::from(self.task.id()))
     }
 
     pub(super) fn getppid(&self) -> Answer {
@@ -135,17 +135,17 @@ impl Call<'_> {
 
     /// Changes numbers of the caller. Without the right to choose any, the wanted ones must be among the old ones.
     fn change_ids(&self, which: Which, wanted: Ids, new: impl FnOnce(Ids, bool) -> Option<Ids>) -> Answer {
-        let (process, right) = (self.process(), which.right());
-        let (own, has_right) = (process.credentials(), process.has(right));
-        let old = which.of(&own);
-        if !has_right && wanted.iter().any(|id| *id != KEEP && !old.contains(id)) {
-            return Err(Errno::EPERM);
-        }
-        let new = new(old, has_right).ok_or(Errno::EPERM)?;
-        process.set_credentials(match which {
-            Which::User => own.with_users(new),
-            Which::Group => Credentials { groups: new, ..own },
-        });
+        self.process().change_credentials(|own| {
+            let (old, has_right) = (which.of(own), own.has(which.right()));
+            if !has_right && wanted.iter().any(|id| *id != KEEP && !old.contains(id)) {
+                return Err(Errno::EPERM);
+            }
+            let new = new(old, has_right).ok_or(Errno::EPERM)?;
+            Ok(match which {
+                Which::User => own.clone().with_users(new),
+                Which::Group => Credentials { groups: new, ..own.clone() },
+            })
+        })?;
         Ok(0)
     }
 
@@ -173,8 +173,8 @@ impl Call<'_> {
         for index in 0..u64::from(count as u32) {
             groups.push(self.memory.read_u32(VirtAddr(at.checked_add(index * 4).ok_or(Errno::EFAULT)?))?);
         }
-        let own = self.process().credentials();
-        self.process().set_credentials(Credentials { others: groups.into(), ..own });
+        let others = groups.into();
+        self.process().change_credentials(|own| Ok(Credentials { others, ..own.clone() }))?;
         Ok(0)
     }
 
@@ -205,7 +205,7 @@ impl Call<'_> {
     pub(super) fn capset(&self) -> Answer {
         let [header, data, ..] = self.arguments;
         let id = self.check_capability_version(header)?;
-        if id != 0 && id != self.process().id && id != self.task.id {
+        if id != 0 && id != self.process().id && id != self.task.id() {
             return Err(Errno::EPERM);
         }
         let [low, middle, high]: [u64; 3] = self.load_words(data)?;
@@ -216,17 +216,16 @@ impl Call<'_> {
             unreachable!("three words have six halves")
         };
         let set = |low: u64, high: u64| (low | high << 32) & credentials::ALL;
-        let own = self.process().credentials();
-        let new = Credentials {
-            effective: set(*effective, *effective_high),
-            permitted: set(*permitted, *permitted_high),
-            inheritable: set(*inheritable, *inheritable_high),
-            ..own.clone()
-        };
-        if new.permitted & !own.permitted != 0 || new.effective & !new.permitted != 0 {
-            return Err(Errno::EPERM);
-        }
-        self.process().set_credentials(new);
+        self.process().change_credentials(|own| {
+            let new = Credentials {
+                effective: set(*effective, *effective_high),
+                permitted: set(*permitted, *permitted_high),
+                inheritable: set(*inheritable, *inheritable_high),
+                ..own.clone()
+            };
+            let is_more = new.permitted & !own.permitted != 0 || new.effective & !new.permitted != 0;
+            if is_more { Err(Errno::EPERM) } else { Ok(new) }
+        })?;
         Ok(0)
     }
 

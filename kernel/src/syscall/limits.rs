@@ -24,7 +24,7 @@ impl Call<'_> {
         let [pid, resource, new, old, ..] = self.arguments;
         let process = match pid as u32 {
             0 => self.process().clone(),
-            pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
+            pid => table::process_of(pid).ok_or(Errno::ESRCH)?,
         };
         if pid as u32 != 0 && !self.process().credentials().may_limit(&process.credentials()) {
             return Err(Errno::EPERM);
@@ -62,11 +62,11 @@ impl Call<'_> {
         let most = account.peak(&Sizes::of(self.space)).1;
         let words = match self.arguments[0] as i32 {
             RUSAGE_SELF => usage::rusage(&account.usage, usage::process_time(self.process()), most),
-            abi::RUSAGE_CHILDREN => usage::rusage(&account.children, account.children.ran(), 0),
-            RUSAGE_THREAD => usage::rusage(&self.task.usage, usage::thread_time(), most),
+            abi::RUSAGE_CHILDREN => account.rusage_of_children(),
+            RUSAGE_THREAD => usage::rusage(&self.task.usage, usage::task_time(self.task), most),
             _ => return Err(Errno::EINVAL),
         };
-        self.store_words(self.arguments[1], &words)?;
+        self.store_result(self.arguments[1], &words)?;
         Ok(0)
     }
 

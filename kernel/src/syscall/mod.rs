@@ -328,9 +328,11 @@ impl Call<'_> {
 
     /// Stores words where an argument points, unless it is 0.
     fn store_words(&self, at: u64, words: &[u64]) -> Result<(), Errno> {
-        if at == 0 {
-            return Ok(());
-        }
+        if at == 0 { Ok(()) } else { self.store_result(at, words) }
+    }
+
+    /// Stores words where an argument points.
+    fn store_result(&self, at: u64, words: &[u64]) -> Result<(), Errno> {
         for (index, word) in words.iter().enumerate() {
             let at = at.checked_add(index as u64 * 8).ok_or(Errno::EFAULT)?;
             self.memory.write(VirtAddr(at), &word.to_le_bytes())?;

@@ -25,12 +25,9 @@ const NAME_BYTES: usize = 65;
 const ROBUST_HEAD_BYTES: u64 = 24;
 
 impl Call<'_> {
-    /// `exit`: ends the task. With the last one the process ends, by this status.
+    /// `exit`: ends the task. A process whose tasks all end so has the status of the last one.
     pub(super) fn exit(&self) -> Answer {
-        let process = self.process();
-        if process.threads.lock().len() == 1 {
-            process.begin_exit(Exit::Exited(self.arguments[0] as u8));
-        }
+        self.process().last_status.store(self.arguments[0] as u8, Ordering::Relaxed);
         sched::current().kill();
         Ok(0)
     }
@@ -52,7 +49,7 @@ impl Call<'_> {
             ARCH_GET_FS => {
                 // SAFETY: X3: the task is the running one, and its program does not run.
                 let base = unsafe { self.task.user() }.fs_base.0;
-                self.store_words(self.arguments[1], &[base])?;
+                self.store_result(self.arguments[1], &[base])?;
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),
@@ -62,7 +59,7 @@ impl Call<'_> {
     pub(super) fn prctl(&self) -> Answer {
         match self.arguments[0] as u32 {
             prctl::PR_GET_NAME => {
-                let name = self.process().identity.lock().name;
+                let name = self.task.name();
                 self.memory.write(self.addr(1), &name)?;
                 Ok(0)
             }
@@ -77,7 +74,7 @@ impl Call<'_> {
                 })?;
                 let mut padded = [0; 16];
                 padded[..name.len().min(15)].copy_from_slice(&name[..name.len().min(15)]);
-                self.process().identity.lock().name = padded;
+                self.task.set_name(padded);
                 Ok(0)
             }
             prctl::PR_GET_DUMPABLE => Ok(1),
@@ -91,7 +88,7 @@ impl Call<'_> {
             prctl::PR_GET_KEEPCAPS => Ok(u64::from(self.process().credentials().keeps)),
             prctl::PR_SET_KEEPCAPS => {
                 let keeps = self.arguments[1] != 0;
-                self.process().set_credentials(Credentials { keeps, ..self.process().credentials() });
+                self.process().change_credentials(|own| Ok(Credentials { keeps, ..own.clone() }))?;
                 Ok(0)
             }
             prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG => Ok(0),
@@ -116,8 +113,8 @@ impl Call<'_> {
     pub(super) fn get_robust_list(&self) -> Answer {
         let [pid, head, size, ..] = self.arguments;
         let task = if pid == 0 { sched::current() } else { table::task(pid as u32).ok_or(Errno::ESRCH)? };
-        self.store_words(head, &[task.robust_list.load(Ordering::Relaxed)])?;
-        self.store_words(size, &[ROBUST_HEAD_BYTES])?;
+        self.store_result(head, &[task.robust_list.load(Ordering::Relaxed)])?;
+        self.store_result(size, &[ROBUST_HEAD_BYTES])?;
         Ok(0)
     }
 
@@ -132,7 +129,7 @@ impl Call<'_> {
         if bytes < 8 || !bytes.is_multiple_of(8) {
             return Err(Errno::EINVAL);
         }
-        self.store_words(mask, &[(1 << area::count()) - 1])?;
+        self.store_result(mask, &[(1 << area::count()) - 1])?;
         Ok(8)
     }
 
@@ -185,7 +182,7 @@ impl Call<'_> {
         words[10] = processes;
         // The unit of memory, in bytes.
         words[13] = 1;
-        self.store_words(self.arguments[0], &words)?;
+        self.store_result(self.arguments[0], &words)?;
         Ok(0)
     }
 

@@ -77,7 +77,7 @@ impl Call<'_> {
         let pending = own.pending.set() | self.process().signals.pending.lock().set();
         let blocked = pending & own.mask;
         drop(own);
-        self.store_words(self.arguments[0], &[blocked])?;
+        self.store_result(self.arguments[0], &[blocked])?;
         Ok(0)
     }
 
@@ -136,7 +136,7 @@ impl Call<'_> {
 
     pub(super) fn rt_tgsigqueueinfo(&self) -> Answer {
         let [pid, tid, signal, info, ..] = self.arguments;
-        let info = self.info_from(signal, info, tid as u32 == self.task.id)?;
+        let info = self.info_from(signal, info, tid as u32 == self.task.id())?;
         self.signal_thread(Some(pid as u32), tid as u32, info)
     }
 

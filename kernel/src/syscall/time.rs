@@ -1,5 +1,7 @@
 //! Clocks and sleeping.
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
@@ -7,9 +9,16 @@ use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::observe::usage;
 use crate::task::wait::WaitQueue;
+use crate::task::{Task, table};
 use crate::time;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// What a negative number of a clock says besides a task's number (`CPUCLOCK_CLOCK_MASK`, `CLOCKFD`,
+/// `CPUCLOCK_PERTHREAD_MASK`).
+const CLOCK_KIND: i32 = 3;
+const CLOCK_OF_FILE: i32 = 3;
+const CLOCK_OF_THREAD: i32 = 4;
 
 impl Call<'_> {
     /// A time in nanoseconds from a `struct timespec`.
@@ -64,7 +73,7 @@ impl Call<'_> {
             | abi::CLOCK_MONOTONIC_COARSE
             | abi::CLOCK_BOOTTIME => Ok(time::now_ns()),
             abi::CLOCK_PROCESS_CPUTIME_ID => Ok(usage::process_time(self.process())),
-            abi::CLOCK_THREAD_CPUTIME_ID => Ok(usage::thread_time()),
+            abi::CLOCK_THREAD_CPUTIME_ID => Ok(usage::task_time(self.task)),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -77,14 +86,38 @@ impl Call<'_> {
         }
     }
 
+    /// A clock that is read: also that of a task, by which no call waits.
+    fn any_clock(&self) -> Result<u64, Errno> {
+        let clock = self.arguments[0] as u32;
+        if (clock as i32) < 0 { self.clock_of_task(clock as i32) } else { self.clock(clock) }
+    }
+
+    /// The processor time of a process, or of a thread of this one, whose number is in that of the clock
+    /// (`clock_getcpuclockid(3)`, `pthread_getcpuclockid(3)`).
+    fn clock_of_task(&self, clock: i32) -> Result<u64, Errno> {
+        let id = !(clock >> 3) as u32;
+        if clock & CLOCK_KIND == CLOCK_OF_FILE {
+            return Err(Errno::EINVAL);
+        }
+        if clock & CLOCK_OF_THREAD == 0 {
+            let process = if id == 0 { Some(self.process().clone()) } else { table::process(id) };
+            return Ok(usage::process_time(&*process.ok_or(Errno::EINVAL)?));
+        }
+        if id == 0 {
+            return Ok(usage::task_time(self.task));
+        }
+        let is_own = |task: &Arc<Task>| Arc::ptr_eq(&task.process, self.process());
+        Ok(usage::task_time(&*table::task(id).filter(is_own).ok_or(Errno::EINVAL)?))
+    }
+
     pub(super) fn clock_gettime(&self) -> Answer {
-        let time = self.clock(self.arguments[0] as u32)?;
-        self.store_time(self.arguments[1], time)?;
+        let time = self.any_clock()?;
+        self.store_result(self.arguments[1], &[time / SECOND, time % SECOND])?;
         Ok(0)
     }
 
     pub(super) fn clock_getres(&self) -> Answer {
-        self.clock(self.arguments[0] as u32)?;
+        self.any_clock()?;
         self.store_time(self.arguments[1], 1)?;
         Ok(0)
     }

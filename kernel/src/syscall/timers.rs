@@ -35,6 +35,7 @@ impl Call<'_> {
         let [which, at, ..] = self.arguments;
         real(which)?;
         let setting = timers::get(timers::real(self.process())).unwrap_or_default();
+        self.check_result(at)?;
         self.store_microseconds(at, setting)?;
         Ok(0)
     }
@@ -89,6 +90,7 @@ impl Call<'_> {
 
     pub(super) fn timer_gettime(&self) -> Answer {
         let setting = timers::get(self.timer(self.arguments[0])?)?;
+        self.check_result(self.arguments[1])?;
         self.store_setting(self.arguments[1], setting)?;
         Ok(0)
     }
@@ -103,6 +105,11 @@ impl Call<'_> {
 
     fn timer(&self, number: u64) -> Result<TimerId, Errno> {
         timers::id(self.process(), number as u32)
+    }
+
+    /// These calls have a result, where others may leave the old setting out.
+    fn check_result(&self, at: u64) -> Result<(), Errno> {
+        if at == 0 { Err(Errno::EFAULT) } else { Ok(()) }
     }
 
     fn store_setting(&self, at: u64, setting: Setting) -> Result<(), Errno> {

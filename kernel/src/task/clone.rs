@@ -58,8 +58,9 @@ impl CloneRequest {
     fn check(&self) -> Result<(), Errno> {
         let needs = |flag, other| !self.has(flag) || self.has(other);
         let sound = needs(abi::CLONE_SIGHAND, abi::CLONE_VM) && needs(abi::CLONE_THREAD, abi::CLONE_SIGHAND);
-        let known = self.flags & !u64::from(SUPPORTED | abi::CLONE_CLEAR_SIGHAND as u32) == 0;
-        (sound && known).then_some(()).ok_or(Errno::EINVAL)
+        let known = self.flags & !(u64::from(SUPPORTED) | abi::CLONE_CLEAR_SIGHAND) == 0;
+        let clears = self.flags & abi::CLONE_CLEAR_SIGHAND != 0;
+        (sound && known && !(clears && self.has(abi::CLONE_SIGHAND))).then_some(()).ok_or(Errno::EINVAL)
     }
 }
 
@@ -82,7 +83,7 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     child.is_vforked.store(waits, Ordering::Release);
     run::launch(new)?;
     if waits {
-        // The child uses this task's stack: not even a fatal signal may end the wait before the child is gone.
+        // The child uses this task's stack. A task that must end needs it no more.
         child.vfork_done.wait_uninterruptible(|| {
             (!child.is_vforked.load(Ordering::Acquire) || task.is_dying()).then_some(())
         });
@@ -101,6 +102,7 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     let child_tid = |flag| if request.has(flag) { request.child_tid } else { 0 };
     new.clear_child_tid.store(child_tid(abi::CLONE_CHILD_CLEARTID), Ordering::Relaxed);
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
+    new.set_name(task.name());
     new.nodes.inherit(&task.nodes);
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if let Some(parent) = &parent {
@@ -179,9 +181,12 @@ fn child_process(
         .process
         .signals
         .for_child(request.has(abi::CLONE_SIGHAND), request.flags & abi::CLONE_CLEAR_SIGHAND != 0);
-    let parent = parent_of_child(task, request);
-    let process = Process::new(id, Some(&parent), Some(space.clone()), files, fs, signals);
-    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
+    // What a child inherits comes from its maker, whichever process becomes its parent.
+    let own = &task.process;
+    let process = Process::new(id, Some(own), Some(space.clone()), files, fs, signals);
+    let is_sibling = request.has(abi::CLONE_PARENT);
+    let signal = if is_sibling { own.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
+    process.exit_signal.store(signal, Ordering::Relaxed);
     Ok(process)
 }
 
@@ -206,6 +211,6 @@ pub fn store_child_id() {
     let at = task.store_child_id_at.swap(0, Ordering::Relaxed);
     if at != 0 {
         // As in Linux, a bad address is the caller's own problem.
-        let _ = UserMemory::of(task.space()).write(VirtAddr(at), &task.id.to_le_bytes());
+        let _ = UserMemory::of(task.space()).write(VirtAddr(at), &task.id().to_le_bytes());
     }
 }

@@ -217,11 +217,28 @@ impl Process {
         self.credentials.lock().clone()
     }
 
-    /// Changes its credentials.
+    /// Gives it other credentials.
     pub fn set_credentials(&self, new: Credentials) {
+        // It has no errors.
+        let _ = self.change_credentials(|_| Ok(new));
+    }
+
+    /// Changes its credentials, with no other change in between.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn change_credentials(
+        &self,
+        change: impl FnOnce(&Credentials) -> Result<Credentials, Errno>,
+    ) -> Result<(), Errno> {
+        let mut own = self.credentials.lock();
+        let new = change(&own)?;
         self.rights.store(new.effective, Ordering::Relaxed);
-        let old = core::mem::replace(&mut *self.credentials.lock(), new);
+        let old = core::mem::replace(&mut *own, new);
+        // Freeing it needs no lock.
+        drop(own);
         drop(old);
+        Ok(())
     }
 
     /// Whether it uses a right.

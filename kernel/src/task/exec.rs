@@ -8,10 +8,10 @@ use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
 
 use super::credentials::{ALL, Credentials};
-use super::exit::end_vfork;
+use super::exit::{end_vfork, leave_program};
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
-use super::{group, timers};
+use super::{group, table, timers};
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::ipc;
@@ -71,12 +71,11 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
     program_ends(&task.process);
     let old = task.space_handle();
     task.replace_space(Arc::new(manager().new_mm()?));
-    group::apply(&task.process);
+    group::apply(&task.process, task.space());
     match load(task.space(), &file, &strings, &credentials) {
         Ok((context, layout)) => {
-            drop(old);
+            begin(task, old, context, identity(file, executable), credentials);
             ipc::collect();
-            begin(task, context, identity(file, executable), credentials);
             *task.process.account.program.lock() = layout;
             Ok(())
         }
@@ -119,19 +118,28 @@ fn load(
 }
 
 /// From here on the process runs the new program, alone.
-fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials: Credentials) {
+fn begin(
+    task: &Arc<Task>,
+    old: Option<Arc<Space>>,
+    context: UserContext,
+    identity: Identity,
+    credentials: Credentials,
+) {
     let process = &task.process;
     end_other_threads(task);
+    leave(task, old);
+    table::become_first(task);
     // First, so that a caller that may not look at the new program does not find its memory.
     process.set_credentials(credentials);
     *process.space.lock() = task.space_handle();
+    // The process may have joined another group since the space was made.
+    group::apply(process, task.space());
     end_vfork(process);
+    process.exit_signal.store(abi::SIGCHLD, Ordering::Relaxed);
     context.fpu.restore();
     task.set_fs_base(context.fs_base);
     // SAFETY: X3: the task is the running one, and its program does not run.
     *unsafe { task.user() } = context;
-    task.clear_child_tid.store(0, Ordering::Relaxed);
-    task.robust_list.store(0, Ordering::Relaxed);
     task.signals.reset_for_program();
     process.signals.reset_for_program();
     process.barriers.clear();
@@ -140,6 +148,15 @@ fn begin(task: &Arc<Task>, context: UserContext, identity: Identity, credentials
     process.has_executed.store(true, Ordering::Relaxed);
     *process.identity.lock() = identity;
     close_files(process);
+}
+
+/// The task leaves the memory of its old program as if it ended. It has that of the new one afterwards.
+fn leave(task: &Task, old: Option<Arc<Space>>) {
+    if let (Some(old), Some(new)) = (old, task.space_handle()) {
+        task.replace_space(old);
+        leave_program(task);
+        task.replace_space(new);
+    }
 }
 
 /// Closes the descriptors that the new program does not get. Another process that shares them keeps them.

@@ -7,10 +7,11 @@ use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::process::{Exit, Process};
-use super::signal::{self, SignalSet, info::SigInfo};
+use super::signal::{self, SignalSet, action::Effect, info::SigInfo};
 use super::thread::Task;
 use super::{futex, sched, table, timers};
 use crate::device::serial::log;
+use crate::files::tty;
 use crate::ipc;
 use crate::memory::list::ReservedList;
 use crate::memory::user::UserMemory;
@@ -22,9 +23,7 @@ const CHECKS: usize = 1000;
 /// What the running task does last, on its way to `sched::end_task`.
 pub fn finish() {
     let task = sched::current();
-    // A thread that is alone in its address space has no one to wake.
-    futex::end_robust_list(&task);
-    clear_child_id(&task);
+    leave_program(&task);
     let is_last = {
         let mut threads = task.process.threads.lock();
         threads.retain(|thread| !Arc::ptr_eq(thread, &task));
@@ -46,6 +45,13 @@ pub fn finish() {
     task.process.child_events.wake_all();
 }
 
+/// What the running task does last in a program's memory: it tells those that wait for futexes which it holds, and for
+/// its end.
+pub fn leave_program(task: &Task) {
+    futex::end_robust_list(task);
+    clear_child_id(task);
+}
+
 /// The end of a first task whose program could not be loaded.
 pub fn abandon() {
     let task = sched::current();
@@ -60,7 +66,11 @@ pub fn take_back(task: Arc<Task>) {
     // As at the end of a process: whichever reference to it is the last one, there is not much to free.
     free_files(&process);
     let space = process.space.lock().take();
-    reap_unseen(process.parent().as_ref(), &process);
+    // No signal: there was no child.
+    if let Some(parent) = process.parent() {
+        remove_child(&parent, &process);
+    }
+    table::forget(&process);
     drop((task, space));
     ipc::collect();
 }
@@ -82,10 +92,13 @@ fn check(task: &Task) {
     panic!("the address space of process {} is broken: {fault:?}", task.process.id);
 }
 
-/// `set_tid_address(2)`: a thread that joins this one waits for the zero.
+/// The references to an address space of one task: the task's, the process's, and that of the code which counts.
+const ALONE: usize = 3;
+
+/// `set_tid_address(2)`: a thread that joins this one waits for the zero. Without another task in the memory none waits.
 fn clear_child_id(task: &Task) {
     let at = task.clear_child_tid.swap(0, Ordering::Relaxed);
-    if at == 0 || Arc::strong_count(&task.space_handle().expect("a program's task")) <= 2 {
+    if at == 0 || task.space_handle().is_none_or(|space| Arc::strong_count(&space) <= ALONE) {
         return;
     }
     let memory = UserMemory::of(task.space());
@@ -100,15 +113,29 @@ fn end_process(process: &Arc<Process>) {
     free_files(process);
     timers::delete_all(process.id, true);
     end_vfork(process);
+    // With the first process the machine's work ends, and all others with it.
+    if process.id == process.session.load(Ordering::Relaxed) && process.id != table::INIT {
+        tty::session_ended(process.id);
+    }
+    // Before it has ended: a parent that waits does not find a child that leaves nothing to wait for.
+    let parent = process.parent().filter(|parent| wants_no_zombies(parent, process));
+    if let Some(parent) = &parent {
+        remove_child(parent, process);
+    }
     process.set_ended();
     give_children_to_init(process);
+    if parent.is_some() { reap_unseen(process) } else { tell_end(process) }
+}
+
+/// Tells the parent that a process has ended. Without a parent that wants to know, the process is forgotten.
+fn tell_end(process: &Arc<Process>) {
     let parent = process.parent();
     match &parent {
         Some(parent) if !wants_no_zombies(parent, process) => {
             notify_parent(parent, process);
         }
         _ if process.id == table::INIT => crate::init::init_ended(),
-        _ => reap_unseen(parent.as_ref(), process),
+        _ => reap_unseen(process),
     }
 }
 
@@ -145,8 +172,8 @@ fn give_children_to_init(process: &Arc<Process>) {
     }
 }
 
-/// Makes a process the parent of another one, unless it has ended. `push` adds the child to the list, which has a
-/// place for it.
+/// Makes a process the parent of another one, unless it has ended. A child that has ended is announced to the new
+/// parent. `push` adds the child to the list, which has a place for it.
 pub fn adopt(
     parent: &Arc<Process>,
     child: &Arc<Process>,
@@ -156,8 +183,11 @@ pub fn adopt(
     push(&mut parent.children.lock(), child.clone());
     if parent.has_ended() {
         // Its own end may have come before, and missed the new child.
-        parent.children.lock().retain(|other| !Arc::ptr_eq(other, child));
+        remove_child(parent, child);
         abandon_child(child);
+    } else if child.has_ended() {
+        // The child sets its end before it asks for its parent, so one of the two tells the new one.
+        tell_end(child);
     } else {
         parent.child_events.wake_all();
     }
@@ -187,9 +217,17 @@ fn wants_no_zombies(parent: &Process, process: &Process) -> bool {
     process.exit_signal.load(Ordering::Relaxed) == abi::SIGCHLD && parent.signals.reaps_children()
 }
 
-fn reap_unseen(parent: Option<&Arc<Process>>, process: &Arc<Process>) {
-    if let Some(parent) = parent {
-        parent.children.lock().retain(|child| !Arc::ptr_eq(child, process));
+fn remove_child(parent: &Process, child: &Arc<Process>) {
+    parent.children.lock().retain(|other| !Arc::ptr_eq(other, child));
+}
+
+fn reap_unseen(process: &Arc<Process>) {
+    if let Some(parent) = process.parent() {
+        remove_child(&parent, process);
+        // With `SA_NOCLDWAIT` a handler runs all the same.
+        if parent.signals.action(abi::SIGCHLD).effect(abi::SIGCHLD) == Effect::Handle {
+            notify_parent(&parent, process);
+        }
         parent.child_events.wake_all();
     }
     table::forget(process);

@@ -232,23 +232,24 @@ fn walk_robust_list(task: &Task, head: u64) -> Result<(), Errno> {
         }
         let next = word(entry & !1)?;
         if entry != pending {
-            mark_dead(task, memory, (entry & !1).wrapping_add(offset))?;
+            mark_dead(task, memory, (entry & !1).wrapping_add(offset), false)?;
         }
         entry = next;
     }
     if pending != 0 {
-        mark_dead(task, memory, (pending & !1).wrapping_add(offset))?;
+        mark_dead(task, memory, (pending & !1).wrapping_add(offset), true)?;
     }
     Ok(())
 }
 
-fn mark_dead(task: &Task, memory: UserMemory<'_>, at: u64) -> Result<(), Errno> {
-    let dead = |value: u32| {
-        let is_owner = value & abi::FUTEX_TID_MASK == task.id;
-        is_owner.then_some(value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED)
-    };
+/// `is_pending`: the task was about to take the futex or to leave it. If it has no owner, the task may have left it and
+/// not woken a waiter, or may be a waiter that was woken.
+fn mark_dead(task: &Task, memory: UserMemory<'_>, at: u64, is_pending: bool) -> Result<(), Errno> {
+    let is_owner = |value: u32| value & abi::FUTEX_TID_MASK == task.id();
+    let dead = |value| is_owner(value).then_some(value & abi::FUTEX_WAITERS | abi::FUTEX_OWNER_DIED);
     let before = memory.update_u32(VirtAddr(at), dead)?;
-    if before & abi::FUTEX_TID_MASK == task.id && before & abi::FUTEX_WAITERS != 0 {
+    if is_owner(before) && before & abi::FUTEX_WAITERS != 0 || is_pending && before & abi::FUTEX_TID_MASK == 0
+    {
         wake(task, VirtAddr(at), 1)?;
     }
     Ok(())

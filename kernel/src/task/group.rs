@@ -17,7 +17,7 @@ use super::sleep_lock::SleepLock;
 use super::table;
 use crate::errno::Errno;
 use crate::memory::list;
-use crate::memory::manager::manager;
+use crate::memory::manager::{Space, manager};
 use crate::sync::Mutex;
 
 /// Held while groups come, go or change, and while a process changes its group.
@@ -43,12 +43,12 @@ pub fn root() -> &'static Arc<ControlGroup> {
     ROOT.call_once(|| ControlGroup::new(Arc::from(*b"/"), None, HugeGroup::NONE))
 }
 
-/// Counts the huge pages of a process in its group, after it got another address space.
-pub fn apply(process: &Process) {
+/// Counts the huge pages of an address space, which a process gets for a new program, in the process's group.
+pub fn apply(process: &Process, space: &Space) {
     let _one_at_a_time = CHANGES.lock();
     let group = process.control_group.lock().clone();
     let huge = *group.huge.lock();
-    count_where(process, huge);
+    space.set_huge_group(huge);
 }
 
 fn count_where(process: &Process, huge: HugeGroup) {

@@ -1,7 +1,8 @@
-//! What happens when no memory is left: the process with the largest resident set is killed, and the rest goes on.
+//! What happens when no memory is left: the process with the largest resident set is killed, with those that share its
+//! address space, and the rest goes on.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 use quire::addr::{VirtAddr, VirtRange};
@@ -25,6 +26,9 @@ const TRIES_WITH_CACHE: u64 = 64;
 
 /// The number of the process that was killed last, or 0. Until it has ended, no other one is.
 static VICTIM: AtomicU32 = AtomicU32::new(0);
+/// The number of the address space whose anonymous memory was discarded last, or 0. Until all its processes have ended,
+/// no other one's is.
+static DISCARDED: AtomicU64 = AtomicU64::new(0);
 
 /// Makes room, as a task that holds no spin lock. The caller tries again what failed, unless it must end: a fault at
 /// this address, or whatever 0 stands for.
@@ -65,9 +69,25 @@ pub fn refill_heap(task: &Task) {
     }
 }
 
-/// Discards the anonymous memory of a process that will never run its program again.
+/// Whether the memory of an address space may read as zeroes that no program has stored. Asked after a copy: what was
+/// copied must get nowhere then.
+pub fn is_discarded(space: &Space) -> bool {
+    DISCARDED.load(Ordering::SeqCst) == space.number()
+}
+
+/// Whether a process has this address space.
+fn has_space(process: &Process, number: u64) -> bool {
+    process.space.lock().as_ref().is_some_and(|space| space.number() == number)
+}
+
+/// Discards the anonymous memory of a process that will never run its program again, if that is true of all processes
+/// that share it.
 fn reap(victim: &Process) {
     let Some(space) = victim.space_handle() else { return };
+    if table::processes().any(|process| process.exit().is_none() && has_space(&process, space.number())) {
+        return;
+    }
+    DISCARDED.store(space.number(), Ordering::SeqCst);
     let mut from = VirtAddr(0);
     while let Some(range) = next_anonymous(&space, from) {
         // A locked mapping refuses, and goes at the process's end.
@@ -87,12 +107,18 @@ fn next_anonymous(space: &Space, from: VirtAddr) -> Option<VirtRange> {
     found
 }
 
-/// The process that is dying already, or else the one with the most memory, which is killed: the task's own if all
+/// A process that was killed and has not ended.
+fn dying() -> Option<Arc<Process>> {
+    let (last, discarded) = (VICTIM.load(Ordering::Relaxed), DISCARDED.load(Ordering::Relaxed));
+    let was_killed = |process: &Process| process.id == last || has_space(process, discarded);
+    table::processes().find(|process| process.exit().is_some() && !process.has_ended() && was_killed(process))
+}
+
+/// A process that is dying already, or else the one with the most memory, which is killed: the task's own if all
 /// are protected. `None` if another CPU has chosen meanwhile.
 fn choose(task: &Task) -> Option<Arc<Process>> {
     let last = VICTIM.load(Ordering::Relaxed);
-    let is_dying = |victim: &Arc<Process>| victim.exit().is_some() && !victim.has_ended();
-    if let Some(dying) = table::process(last).filter(is_dying) {
+    if let Some(dying) = dying() {
         return Some(dying);
     }
     let victim = table::processes().filter(|process| process.exit().is_none());
@@ -100,12 +126,21 @@ fn choose(task: &Task) -> Option<Arc<Process>> {
     let largest = scored.max_by_key(|(badness, _)| *badness);
     let victim = largest.map_or_else(|| task.process.clone(), |(_, victim)| victim);
     VICTIM.compare_exchange(last, victim.id, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    let (id, kib) = (victim.id, resident(&victim) * FRAME_SIZE / 1024);
+    kill(&victim);
+    // A child of `vfork` shares its parent's memory. One that is made from now on is killed by `run::launch`.
+    if let Some(space) = victim.space_handle() {
+        let sharing = table::processes().filter(|process| has_space(process, space.number()));
+        sharing.filter(|process| process.exit().is_none()).for_each(|process| kill(&process));
+    }
+    Some(victim)
+}
+
+fn kill(victim: &Process) {
+    let (id, kib) = (victim.id, resident(victim) * FRAME_SIZE / 1024);
     let name = victim.identity.lock().name;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default().escape_ascii();
     log!("out of memory: process {id} ({name}) is killed, which has {kib} kB");
     victim.begin_exit(Exit::Killed(abi::SIGKILL));
-    Some(victim)
 }
 
 /// The pages that a process has in memory.

@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
@@ -49,11 +49,14 @@ pub enum JobEvent {
     Continued,
 }
 
+/// A name: at most 15 bytes and a zero (`PR_SET_NAME`).
+pub type Name = [u8; 16];
+
 /// What `/proc` and `prctl` say of a program.
 #[derive(Clone, Default)]
 pub struct Identity {
-    /// The name, at most 15 bytes and a zero (`PR_SET_NAME`).
-    pub name: [u8; 16],
+    /// The name of its first thread.
+    pub name: Name,
     /// The path of the program's file.
     pub executable: Vec<u8>,
     /// That file is in use, while the process has memory.
@@ -116,12 +119,14 @@ pub struct Process {
     pub(super) credentials: Mutex<Credentials>,
     /// The rights that it uses, for a look without the lock.
     pub(super) rights: AtomicU64,
+    /// What the last of its tasks that called `exit(2)` gave to it.
+    pub last_status: AtomicU8,
     exit: Mutex<Option<Exit>>,
     ended: AtomicBool,
 }
 
 impl Process {
-    /// A process without tasks, a child of `parent`.
+    /// A process without tasks, which inherits from `parent` and is its child at first.
     pub fn new(
         id: u32,
         parent: Option<&Arc<Process>>,
@@ -164,6 +169,7 @@ impl Process {
             control_group: Mutex::new(
                 parent.map_or_else(|| group::root().clone(), |parent| parent.control_group.lock().clone()),
             ),
+            last_status: AtomicU8::new(0),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),
         })
@@ -212,9 +218,9 @@ impl Process {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Says so. A process whose tasks all ended by `exit(2)` has status 0 unless the last one gave another.
+    /// Says so. A process whose tasks all ended by `exit(2)` has the status of the last one.
     pub(super) fn set_ended(&self) {
-        self.exit.lock().get_or_insert(Exit::Exited(0));
+        self.exit.lock().get_or_insert(Exit::Exited(self.last_status.load(Ordering::Relaxed)));
         self.ended.store(true, Ordering::Release);
     }
 }

@@ -57,6 +57,10 @@ pub fn user_loop() {
 
 /// Lets Quire make the access possible. The program then repeats it.
 fn fault(task: &Task, addr: VirtAddr, access: Access) {
+    // It ends instead. Its memory may have been discarded: a new page must not take the place of what was there.
+    if task.is_dying() {
+        return;
+    }
     let error = match task.space().fault(addr, access) {
         Ok(outcome) => return note_fault(task, outcome.kind),
         Err(error) => error,
@@ -82,14 +86,30 @@ fn trap(task: &Task, vector: u64) {
     let rip = unsafe { task.user() }.registers.rip;
     let info = match vector {
         0 => SigInfo::fault(abi::SIGFPE, abi::FPE_INTDIV as i32, rip),
-        1 => SigInfo::fault(abi::SIGTRAP, abi::TRAP_BRKPT as i32, rip),
+        1 => SigInfo::fault(abi::SIGTRAP, abi::TRAP_TRACE as i32, rip),
         3 => SigInfo::kernel_fault(abi::SIGTRAP),
         6 => SigInfo::fault(abi::SIGILL, abi::ILL_ILLOPN as i32, rip),
-        16 | 19 => SigInfo::fault(abi::SIGFPE, abi::FPE_FLTINV as i32, rip),
+        12 => SigInfo::kernel_fault(abi::SIGBUS),
+        16 | 19 => SigInfo::fault(abi::SIGFPE, float_code(task, vector), rip),
         17 => SigInfo::fault(abi::SIGBUS, abi::BUS_ADRALN as i32, 0),
         _ => SigInfo::kernel_fault(abi::SIGSEGV),
     };
     signal::send::force(task, info);
+}
+
+/// What was wrong with a calculation of x87, or of SSE (vector 19).
+fn float_code(task: &Task, vector: u64) -> i32 {
+    // SAFETY: X3: the task is the running one, and its program does not run.
+    let [x87, sse] = unsafe { task.user() }.fpu.save_exceptions();
+    let raised = if vector == 19 { sse } else { x87 };
+    let code = match raised {
+        raised if raised & 1 != 0 => abi::FPE_FLTINV,
+        raised if raised & 4 != 0 => abi::FPE_FLTDIV,
+        raised if raised & 8 != 0 => abi::FPE_FLTOVF,
+        raised if raised & 0x12 != 0 => abi::FPE_FLTUND,
+        _ => abi::FPE_FLTRES,
+    };
+    code as i32
 }
 
 /// Starts a task that was just made, for which its process has reserved a place.

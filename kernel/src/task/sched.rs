@@ -266,7 +266,7 @@ fn restore(enabled: bool) {
 /// # Safety
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
 unsafe fn switch_to(previous: &Task, next: Arc<Task>, leaves: Leaves) {
-    note_switch(area::cpu_id(), previous);
+    note_switch(previous, &next);
     let area = area::this();
     let next = ManuallyDrop::new(next);
     // SAFETY: X3: the caller switches from one task to the other.

@@ -49,11 +49,35 @@ pub fn take() -> Result<u32, Errno> {
 /// Publishes a task, and its process if it is the first task of it.
 pub fn publish(task: &Arc<Task>) {
     let mut table = TABLE.lock();
-    let entry = table.entries.entry(task.id).or_default();
+    let entry = table.entries.entry(task.id()).or_default();
     entry.task = Arc::downgrade(task);
-    if task.id == task.process.id {
+    if task.id() == task.process.id {
         entry.process = Some(task.process.clone());
     }
+}
+
+/// Gives the only task of a process the process's number. The first task, which has ended, gets its number instead if
+/// it is still referred to.
+pub fn become_first(task: &Arc<Task>) {
+    let (old, id) = (task.id(), task.process.id);
+    if old == id {
+        return;
+    }
+    let mut table = TABLE.lock();
+    let entry = table.entries.entry(id).or_default();
+    let first = core::mem::replace(&mut entry.task, Arc::downgrade(task)).upgrade();
+    task.set_id(id);
+    match &first {
+        Some(first) => {
+            first.set_id(old);
+            table.entries.entry(old).or_default().task = Arc::downgrade(first);
+        }
+        None => _ = table.entries.remove(&old),
+    }
+    // The last reference gives the number back to this table.
+    drop(table);
+    drop(first);
+    RELEASED.wake_all();
 }
 
 /// Gives back the number of a task that is gone, unless its process still has it.
@@ -69,7 +93,10 @@ pub fn release(id: u32) {
 /// Forgets a process that has ended and was waited for.
 pub fn forget(process: &Process) {
     let mut table = TABLE.lock();
-    let Some(entry) = table.entries.get_mut(&process.id) else { return };
+    let is_this = |other: &Arc<Process>| core::ptr::eq(&**other, process);
+    let entry = table.entries.get_mut(&process.id);
+    // It may have been forgotten before, and its number may belong to another process.
+    let Some(entry) = entry.filter(|entry| entry.process.as_ref().is_some_and(is_this)) else { return };
     let gone = entry.process.take();
     if entry.task.strong_count() == 0 {
         table.entries.remove(&process.id);
@@ -83,6 +110,17 @@ pub fn forget(process: &Process) {
 /// The task with this number.
 pub fn task(id: u32) -> Option<Arc<Task>> {
     TABLE.lock().entries.get(&id)?.task.upgrade()
+}
+
+/// The process of the task with this number, or with this number itself: its first task may have ended.
+pub fn process_of(id: u32) -> Option<Arc<Process>> {
+    let table = TABLE.lock();
+    let entry = table.entries.get(&id)?;
+    let Some(task) = entry.task.upgrade() else {
+        return entry.process.clone().filter(|process| !process.has_ended());
+    };
+    drop(table);
+    Some(task.process.clone())
 }
 
 /// The process with this number, which may have ended.

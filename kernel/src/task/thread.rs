@@ -8,7 +8,7 @@ use quire::addr::VirtAddr;
 use x86_64::registers::model_specific::FsBase;
 
 use super::nodes::TaskNodes;
-use super::process::Process;
+use super::process::{Name, Process};
 use super::signal::{self, own::OwnSignals};
 use super::{switch, table};
 use crate::cpu::area;
@@ -18,6 +18,7 @@ use crate::errno::Errno;
 use crate::memory::manager::Space;
 use crate::memory::stacks::KernelStack;
 use crate::observe::usage::Usage;
+use crate::sync::Mutex;
 use crate::time;
 
 /// What a program's thread has in the processor while it runs.
@@ -62,8 +63,6 @@ const NO_END: u64 = u64::MAX;
 
 /// A task.
 pub struct Task {
-    /// Its number (`gettid(2)`); the first task of a process has the process's.
-    pub id: u32,
     /// From which nodes its memory comes.
     pub nodes: TaskNodes,
     /// The process that it belongs to.
@@ -84,6 +83,8 @@ pub struct Task {
     pub signals: OwnSignals,
     /// What it has used.
     pub usage: Usage,
+    /// The name of a thread that is not the first one of its process.
+    own_name: Mutex<Name>,
     /// The number of the call that a signal interrupted.
     interrupted_call: AtomicU64,
     /// The program is about to make an interrupted call again: that one keeps its end.
@@ -97,7 +98,7 @@ pub struct Task {
     /// The list of robust futexes (`set_robust_list(2)`); 0 for none.
     pub robust_list: AtomicU64,
     /// The last field: the end of the machine's work waits until no number is in use, and then no memory of a task is.
-    _number: NumberInUse,
+    number: NumberInUse,
 }
 
 // SAFETY: X3, X4: `stack_pointer`, `user` and `space` are used by the CPU that runs the task, or before it
@@ -124,6 +125,17 @@ impl Task {
         Ok(Arc::new(Self::with_stack(process, id, user, space, stack_pointer, Some(stack))))
     }
 
+    /// Its number (`gettid(2)`); the first task of a process has the process's.
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.number.0.load(Ordering::Relaxed)
+    }
+
+    /// Gives it another number, as `super::table` does when it executes a program.
+    pub(super) fn set_id(&self, id: u32) {
+        self.number.0.store(id, Ordering::Relaxed);
+    }
+
     /// The instruction and the frame pointer with which it goes on, unless it runs. For a panic, when no CPU switches.
     pub(super) fn waits_at(&self) -> Option<[u64; 2]> {
         let is_away = !self.on_cpu.load(Ordering::Acquire);
@@ -148,7 +160,6 @@ impl Task {
         stack: Option<KernelStack>,
     ) -> Self {
         Self {
-            id,
             nodes: TaskNodes::default(),
             process,
             state: AtomicU8::new(0),
@@ -162,13 +173,28 @@ impl Task {
             attention: AtomicU8::new(0),
             signals: OwnSignals::default(),
             usage: Usage::default(),
+            own_name: Mutex::new([0; 16]),
             interrupted_call: AtomicU64::new(NO_CALL),
             repeats_call: AtomicBool::new(false),
             call_end: AtomicU64::new(NO_END),
             store_child_id_at: AtomicU64::new(0),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
-            _number: NumberInUse(id),
+            number: NumberInUse(AtomicU32::new(id)),
+        }
+    }
+
+    /// Its name. That of the first thread is the process's.
+    pub fn name(&self) -> Name {
+        if self.id() == self.process.id { self.process.identity.lock().name } else { *self.own_name.lock() }
+    }
+
+    /// Gives it a name.
+    pub fn set_name(&self, name: Name) {
+        if self.id() == self.process.id {
+            self.process.identity.lock().name = name;
+        } else {
+            *self.own_name.lock() = name;
         }
     }
 
@@ -328,10 +354,10 @@ impl Task {
 }
 
 /// Gives the number of a task back.
-struct NumberInUse(u32);
+struct NumberInUse(AtomicU32);
 
 impl Drop for NumberInUse {
     fn drop(&mut self) {
-        table::release(self.0);
+        table::release(*self.0.get_mut());
     }
 }

@@ -213,6 +213,35 @@ static void charges(void)
     end();
 }
 
+static void execute(void *unused)
+{
+    (void)unused;
+    answers(path("quire", "cgroup.procs"), "0", 0);
+    OK(setenv("MOUNTED", mounted, 1));
+    execl("/proc/self/exe", "cgroup", "executed", NULL);
+}
+
+/* Runs in a program that a process of the group has executed. */
+static void executed(void)
+{
+    if (getenv("MOUNTED"))
+        FAILS(ENOMEM, mmap(NULL, HUGE, RW, ANON | MAP_HUGETLB, -1, 0));
+}
+
+/* A process stays in its group when it executes a program. */
+static void executions(void)
+{
+    if (!begin())
+        return;
+    answers(POOL, "2", 0);
+    make("quire");
+    answers(path("quire", "hugetlb.2MB.rsvd.max"), "0", 0);
+    CHECK(in_child(execute, NULL) == 0);
+    drop("quire");
+    answers(POOL, "0", 0);
+    end();
+}
+
 static void leave(void *unused)
 {
     (void)unused;
@@ -281,4 +310,4 @@ static void many(void)
     end();
 }
 
-MAIN(CASE(files), CASE(limits), CASE(charges), CASE(errors), CASE(many))
+MAIN(CASE(files), CASE(limits), CASE(charges), CASE(executed), CASE(executions), CASE(errors), CASE(many))

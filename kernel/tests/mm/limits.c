@@ -69,6 +69,27 @@ static void locked(void)
     map(15 * PAGE, RW, ANON | MAP_LOCKED);
 }
 
+/* The limit holds for memory that is locked because a mapping grows, or because all new ones are locked. */
+static void locked_later(void)
+{
+    if (geteuid() != 0)
+        return;
+    set(RLIMIT_MEMLOCK, 16 * PAGE);
+    OK(setuid(65534));
+    char *memory = map(PAGE, RW, ANON | MAP_LOCKED);
+    FAILS(EAGAIN, mremap(memory, PAGE, 64 * PAGE, MREMAP_MAYMOVE));
+    CHECK(mremap(memory, PAGE, 2 * PAGE, MREMAP_MAYMOVE) != MAP_FAILED);
+    char *end = (char *)syscall(SYS_brk, 0);
+    OK(mlockall(MCL_FUTURE));
+    FAILS(EAGAIN, mmap(NULL, 64 * PAGE, RW, ANON, -1, 0));
+    CHECK((char *)syscall(SYS_brk, end + 64 * PAGE) == end);
+    map(2 * PAGE, RW, ANON);
+    CHECK((char *)syscall(SYS_brk, end + 2 * PAGE) == end + 2 * PAGE);
+    set(RLIMIT_MEMLOCK, 0);
+    FAILS(EAGAIN, mmap(NULL, PAGE, RW, ANON, -1, 0));
+    FAILS(EPERM, mmap(NULL, PAGE, RW, ANON | MAP_LOCKED, -1, 0));
+}
+
 static char *theirs;
 
 static void other_process(void)
@@ -115,4 +136,4 @@ static void other_process(void)
     FAILS(ESRCH, process_vm_readv(child, own, 2, other, 2, 0));
 }
 
-MAIN(CASE(limits), CASE(address_space), CASE(data), CASE(locked), CASE(other_process))
+MAIN(CASE(limits), CASE(address_space), CASE(data), CASE(locked), CASE(locked_later), CASE(other_process))

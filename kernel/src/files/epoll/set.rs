@@ -115,6 +115,10 @@ impl Epoll {
             let Some(item) = ready.lock().pop_front() else { break };
             reports.extend(item.take_report());
         }
+        // Another task may have found the list empty meanwhile. If nothing is ready any more, it takes the items off.
+        if !reports.is_empty() && !ready.lock().is_empty() {
+            self.inner.ready.waiters.notify();
+        }
         Ok(reports)
     }
 }

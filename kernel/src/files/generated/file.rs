@@ -11,8 +11,9 @@ use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
 use crate::files::open::{File, Io, Opening};
 use crate::memory::manager::Space;
-use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text};
+use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text, Thread};
 use crate::task::process::Process;
+use crate::task::sched;
 use crate::task::sleep_lock::SleepLock;
 
 /// A text of less is made at once, whatever is asked for.
@@ -104,7 +105,7 @@ pub(super) struct ProcessNode {
     fs: Generated,
     number: u64,
     process: Arc<Process>,
-    thread: u32,
+    thread: Thread,
     file: &'static ProcessFile,
     /// The address space when the node was found. A program that the process executes later is not the one that the
     /// caller was allowed to look at.
@@ -116,12 +117,12 @@ impl ProcessNode {
     pub(super) fn new(
         fs: Generated,
         number: u64,
-        (process, thread): (Arc<Process>, Option<u32>),
+        (process, thread): (Arc<Process>, Thread),
         file: &'static ProcessFile,
     ) -> Self {
         // Before the caller's rights are compared with the process's, which a program changes before it gets its memory.
         let space = process.space_handle().map_or_else(Weak::new, |space| Arc::downgrade(&space));
-        Self { fs, number, thread: thread.unwrap_or(process.id), process, file, space }
+        Self { fs, number, thread, process, file, space }
     }
 }
 
@@ -138,6 +139,9 @@ impl Contents for Arc<ProcessNode> {
         let made = match &file.content {
             ProcessContent::Text(write) => Text::of(enough, |out| write(process, out)),
             ProcessContent::Thread(write) => Text::of(enough, |out| write(process, *thread, out)),
+            ProcessContent::Space(write) => {
+                Text::of(enough, |out| self.space().map_or(Ok(()), |space| write(process, &space, out)))
+            }
             ProcessContent::Whole(make) => make(process).map(|bytes| (bytes, true)),
             ProcessContent::Memory(make) => {
                 let bytes = self.space().map_or(Ok(Vec::new()), |space| make(process, &space));
@@ -161,7 +165,7 @@ impl Contents for Arc<ProcessNode> {
         if let ProcessContent::Both(_, store) = &self.file.content {
             return self.space().map_or(Ok(0), |space| store(&space, offset, bytes));
         }
-        self.file.control.ok_or(Errno::EINVAL)?(&self.process, text_of(bytes)?)?;
+        self.file.control.ok_or(Errno::EINVAL)?(&self.process, self.thread, text_of(bytes)?)?;
         Ok(bytes.len())
     }
 }
@@ -178,6 +182,13 @@ impl Node for ProcessNode {
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        let own = &sched::current_ref().process;
+        if matches!(self.file.content, ProcessContent::Space(_))
+            && !Arc::ptr_eq(own, &self.process)
+            && !own.credentials().may_trace(&self.process.credentials())
+        {
+            return Err(Errno::EACCES);
+        }
         Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))
     }
 

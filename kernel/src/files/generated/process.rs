@@ -25,7 +25,7 @@ pub(super) fn self_path() -> Vec<u8> {
 /// Where `/proc/thread-self` leads.
 pub(super) fn thread_self_path() -> Vec<u8> {
     let task = sched::current();
-    format!("{}/task/{}", task.process.id, task.id).into_bytes()
+    format!("{}/task/{}", task.process.id, task.id()).into_bytes()
 }
 
 /// The entry of a process in `/proc`.
@@ -140,7 +140,7 @@ impl FolderNode for Threads {
 impl Directory for Threads {
     fn find(&self, here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         let id: u32 = str::from_utf8(name).ok().and_then(|name| name.parse().ok()).ok_or(Errno::ENOENT)?;
-        self.process.threads.lock().iter().find(|thread| thread.id == id).ok_or(Errno::ENOENT)?;
+        self.process.threads.lock().iter().find(|thread| thread.id() == id).ok_or(Errno::ENOENT)?;
         let folder =
             ProcessFolder { fs: self.fs, process: self.process.clone(), files: self.files, thread: Some(id) };
         Ok(Dentry::new(here, name.into(), Arc::new(folder)))
@@ -153,6 +153,6 @@ impl Directory for Threads {
             number: u64::from(id) << 32 | 1 << 31,
             kind: Kind::Directory,
         };
-        list::collect(threads.iter().map(|thread| entry(thread.id)))
+        list::collect(threads.iter().map(|thread| entry(thread.id())))
     }
 }

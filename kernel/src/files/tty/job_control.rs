@@ -7,6 +7,7 @@ use linux_raw_sys::general as abi;
 
 use super::TERMINAL;
 use crate::errno::Errno;
+use crate::task::credentials::Right;
 use crate::task::process::Process;
 use crate::task::signal::action::Effect;
 use crate::task::signal::info::SigInfo;
@@ -19,14 +20,15 @@ pub fn controls(process: &Process) -> bool {
 }
 
 /// Makes it the controlling terminal of the running process's session, if the process leads that and no other
-/// session has it. `steal`: even then.
+/// session has it. `steal`: even then, with the right to.
 pub fn become_controlling(steal: bool) -> Result<(), Errno> {
     let process = &sched::current().process;
     let session = process.session.load(Ordering::Relaxed);
     if controls(process) {
         return Ok(());
     }
-    if session != process.id || TERMINAL.session.load(Ordering::Acquire) != 0 && !steal {
+    let may_steal = steal && process.has(Right::Administrate);
+    if session != process.id || TERMINAL.session.load(Ordering::Acquire) != 0 && !may_steal {
         return Err(Errno::EPERM);
     }
     TERMINAL.session.store(session, Ordering::Release);
@@ -39,6 +41,14 @@ pub fn signal_foreground(signal: u32) {
     let group = TERMINAL.foreground.load(Ordering::Acquire);
     if group != 0 {
         signal_group(group, signal);
+    }
+}
+
+/// A process group has lost the terminal: its processes end unless they handle that. Those that are stopped go on.
+pub fn hang_up(group: u32) {
+    if group != 0 {
+        signal_group(group, abi::SIGHUP);
+        signal_group(group, abi::SIGCONT);
     }
 }
 

@@ -235,9 +235,9 @@ impl File for TtyFile {
     }
 }
 
-/// A process group that a session's leader leaves behind loses the terminal.
+/// A session whose leader ends or gives the terminal up loses it. The process group in the foreground is told.
 pub fn session_ended(session: u32) {
     if TERMINAL.session.compare_exchange(session, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        TERMINAL.foreground.store(0, Ordering::Release);
+        job_control::hang_up(TERMINAL.foreground.swap(0, Ordering::AcqRel));
     }
 }

@@ -8,7 +8,8 @@ impl Call<'_> {
     pub(in crate::syscall) fn brk(&self) -> Answer {
         let (end, wanted) = (self.space.heap().end, self.addr(0));
         let more = wanted.0.saturating_sub(end.0);
-        if more > 0 && !commit_allows(more) {
+        let is_locked_too_much = self.space.locks_future() && self.check_more_locked(more).is_err();
+        if more > 0 && (is_locked_too_much || !commit_allows(more)) {
             return Ok(end.0);
         }
         Ok(self.space.brk(wanted).0)

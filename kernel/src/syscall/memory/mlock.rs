@@ -87,6 +87,20 @@ impl Call<'_> {
         }
     }
 
+    /// Whether the caller may have this much more locked memory, by a call that is not there to lock any.
+    ///
+    /// # Errors
+    /// [`Errno::EAGAIN`].
+    pub(in crate::syscall) fn check_more_locked(&self, bytes: u64) -> Result<(), Errno> {
+        let limit = match self.lock_limit() {
+            Ok(None) => return Ok(()),
+            Ok(Some(limit)) => limit,
+            Err(_) => 0,
+        };
+        let (locked, _) = self.locked_bytes(VirtRange::new(VirtAddr(0), VirtAddr(0)));
+        if locked.saturating_add(bytes) > limit { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+
     /// How much of the program's memory is locked, and how much of a range.
     pub(in crate::syscall) fn locked_bytes(&self, range: VirtRange) -> (u64, u64) {
         let (mut all, mut inside) = (0, 0);

@@ -1,7 +1,6 @@
 //! `mmap` and `munmap`
 
 use linux_raw_sys::general as abi;
-use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::error::MmError;
 use quire::filemap::FileKind;
@@ -152,13 +151,11 @@ impl Call<'_> {
         if request.len > self.memory.end().0 {
             return Err(Errno::ENOMEM);
         }
-        if request.locked
-            && let Some(limit) = self.lock_limit()?
-        {
-            let (locked, _) = self.locked_bytes(VirtRange::new(VirtAddr(0), VirtAddr(0)));
-            if locked + request.len > limit {
-                return Err(Errno::EAGAIN);
-            }
+        if request.locked {
+            self.lock_limit()?;
+        }
+        if request.locked || self.space.locks_future() {
+            self.check_more_locked(request.len)?;
         }
         if is_charged(request) && !commit_allows(request.len) {
             return Err(Errno::ENOMEM);

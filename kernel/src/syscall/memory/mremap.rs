@@ -3,6 +3,7 @@
 use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
 use quire::vm::Remap;
+use quire::vm::vma::VmaFlags;
 
 use crate::errno::Errno;
 use crate::syscall::{Answer, Call};
@@ -26,6 +27,11 @@ impl Call<'_> {
         };
         if !addr.is_multiple_of(FRAME_SIZE) {
             return Err(Errno::EINVAL);
+        }
+        let more = new_len.saturating_sub(old_len);
+        let vma = self.space.next_vma(self.addr(0)).filter(|vma| vma.range.contains(self.addr(0)));
+        if more > 0 && vma.is_some_and(|vma| vma.flags.contains(VmaFlags::LOCKED)) {
+            self.check_more_locked(more)?;
         }
         Ok(self.space.mremap(self.addr(0), old_len, new_len, to)?.0)
     }

@@ -146,7 +146,7 @@ impl Call<'_> {
     fn space_of(&self, pid: u64) -> Result<Arc<Space>, Errno> {
         let process = match pid as u32 {
             0 => self.process().clone(),
-            pid => table::task(pid).ok_or(Errno::ESRCH)?.process.clone(),
+            pid => table::process_of(pid).ok_or(Errno::ESRCH)?,
         };
         if pid as u32 != 0 && !self.process().credentials().may_trace(&process.credentials()) {
             return Err(Errno::EPERM);

@@ -55,7 +55,7 @@ impl Call<'_> {
         if other.iter().all(|range| range.len == 0) {
             return Ok(0);
         }
-        let process = table::task(pid as u32).ok_or(Errno::ESRCH)?.process.clone();
+        let process = table::process_of(pid as u32).ok_or(Errno::ESRCH)?;
         let space = process.space_handle().ok_or(Errno::ESRCH)?;
         if !self.process().credentials().may_trace(&process.credentials()) {
             return Err(Errno::EPERM);

@@ -255,7 +255,7 @@ impl Call<'_> {
     }
 
     fn store_structure(&self, at: u64, words: &[u64]) -> Result<(), Errno> {
-        if at == 0 { Err(Errno::EFAULT) } else { self.store_words(at, words) }
+        self.store_result(at, words)
     }
 }
 

@@ -48,10 +48,13 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
     };
     // The program chooses the stack, so nothing about these addresses is certain.
     let below = |end: u64, bytes: u64| end.checked_sub(bytes).ok_or(Errno::EFAULT);
-    let end = stack_end(user, action, alt_stack).ok_or(Errno::EFAULT)?;
+    let (start, end) = stack_for(user, action, alt_stack).ok_or(Errno::EFAULT)?;
     let fpu_at = below(end, vectors::BYTES)? & !63;
     // A function finds its return address 8 bytes below a multiple of 16.
     let at = below(below(fpu_at, FRAME_BYTES)? & !15, 8)?;
+    if at <= start {
+        return Err(Errno::EFAULT);
+    }
 
     let words = encode(user, action, alt_stack, mask, fpu_at);
     let memory = UserMemory::of(task.space());
@@ -74,10 +77,15 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
     Ok(())
 }
 
-fn stack_end(user: &UserContext, action: Action, alt_stack: AltStack) -> Option<u64> {
+/// Between which addresses the frame must be: the start of the stack for handlers, or 0 for the program's own stack,
+/// and the end of what is free there.
+fn stack_for(user: &UserContext, action: Action, alt_stack: AltStack) -> Option<(u64, u64)> {
     let rsp = user.registers.rsp;
-    let switches = action.has(abi::SA_ONSTACK) && alt_stack.bytes != 0 && !alt_stack.is_used(rsp);
-    if switches { alt_stack.start.checked_add(alt_stack.bytes) } else { rsp.checked_sub(RED_ZONE) }
+    let is_used = alt_stack.is_used(rsp);
+    if action.has(abi::SA_ONSTACK) && alt_stack.bytes != 0 && !is_used {
+        return Some((alt_stack.start, alt_stack.start.checked_add(alt_stack.bytes)?));
+    }
+    Some((if is_used { alt_stack.start } else { 0 }, rsp.checked_sub(RED_ZONE)?))
 }
 
 fn encode(user: &UserContext, action: Action, alt_stack: AltStack, mask: u64, fpu_at: u64) -> Words {

@@ -61,6 +61,11 @@ impl<P: Platform> Mm<'_, P> {
         self.space.set_group(group)
     }
 
+    /// Whether new mappings are locked (`mlockall` with `MCL_FUTURE`).
+    pub fn locks_future(&self) -> bool {
+        self.sleepable().locks_future()
+    }
+
     /// The heap, from its first byte to the byte at which it ends (`start_brk` and `brk`).
     pub fn heap(&self) -> Range<VirtAddr> {
         self.sleepable().heap()

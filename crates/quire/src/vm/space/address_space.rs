@@ -122,6 +122,10 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.space.read(self.memory.platform()).layout
     }
 
+    pub(in crate::vm) fn locks_future(&self) -> bool {
+        self.space.read(self.memory.platform()).lock_future != LockMode::None
+    }
+
     pub(in crate::vm) fn heap(&self) -> Range<VirtAddr> {
         let (start, end) = self.space.read(self.memory.platform()).brk;
         start..end

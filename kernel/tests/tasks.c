@@ -1,0 +1,672 @@
+/* What a task has of its own, what is left of it at its end, and who is told; kernel/test runs each case on Linux too.
+ *
+ *   tasks all     every case, each in a process of its own
+ *   tasks vforked memory runs out while two processes share an address space; not for Linux
+ *   tasks torn    memory runs out while a process writes a file; not for Linux
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "child.h"
+
+#define MIB (1 << 20)
+#define ROUNDS 8
+
+static char program[4096];
+
+/* Memory that children share with their parent. */
+static void *shared_memory(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+/* What stands in a file behind this word. */
+static const char *read_field(const char *path, const char *word)
+{
+    static char text[4096];
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0);
+    ssize_t bytes = read(file, text, sizeof text - 1);
+    CHECK(bytes > 0 && close(file) == 0);
+    text[bytes] = 0;
+    char *found = strstr(text, word);
+    CHECK(found);
+    return found + strlen(word);
+}
+
+/* The letter of a process's state. */
+static char state_of(pid_t process)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    return *read_field(path, ") ");
+}
+
+static void wait_until_asleep(pid_t process)
+{
+    while (state_of(process) != 'S')
+        usleep(1000);
+}
+
+/* A robust futex in shared memory, and the list of the task that has it. */
+struct robust {
+    struct robust_list_head head;
+    struct robust_list entry;
+    uint32_t word;
+};
+
+static struct robust *robust_futex(void)
+{
+    struct robust *robust = shared_memory(sizeof *robust);
+    robust->head.futex_offset = offsetof(struct robust, word) - offsetof(struct robust, entry);
+    robust->head.list.next = &robust->head.list;
+    return robust;
+}
+
+/* A task that ends between the store of 0 and the call that wakes a waiter leaves the wake-up to the kernel. */
+static void robust_unlock(void)
+{
+    struct robust *robust = robust_futex();
+    robust->word = 5 | FUTEX_WAITERS;
+    pid_t waiter = fork();
+    if (waiter == 0) {
+        struct timespec patience = { 5, 0 };
+        CHECK(syscall(SYS_futex, &robust->word, FUTEX_WAIT, 5 | FUTEX_WAITERS, &patience, NULL, 0) == 0);
+        _exit(0);
+    }
+    wait_until_asleep(waiter);
+    pid_t owner = fork();
+    if (owner == 0) {
+        robust->head.list_op_pending = &robust->entry;
+        CHECK(syscall(SYS_set_robust_list, &robust->head, sizeof robust->head) == 0);
+        robust->word = 0;
+        _exit(0);
+    }
+    CHECK(exits_with(owner, 0) && exits_with(waiter, 0));
+}
+
+/* A program that is executed does not own what the one before it held. */
+static void robust_execute(void)
+{
+    struct robust *robust = robust_futex();
+    pid_t owner = fork();
+    if (owner == 0) {
+        robust->word = gettid();
+        robust->entry.next = &robust->head.list;
+        robust->head.list.next = &robust->entry;
+        CHECK(syscall(SYS_set_robust_list, &robust->head, sizeof robust->head) == 0);
+        execl(program, program, "nothing", NULL);
+        _exit(1);
+    }
+    CHECK(exits_with(owner, 0) && robust->word == FUTEX_OWNER_DIED);
+}
+
+/* `vfork` shares memory, so the word is cleared for a child that executes a program, and a process alone clears none. */
+static void clear_child_tid(void)
+{
+    uint32_t *words = shared_memory(8);
+    words[0] = words[1] = 7;
+    pid_t alone = fork();
+    if (alone == 0) {
+        syscall(SYS_set_tid_address, &words[0]);
+        _exit(0);
+    }
+    CHECK(exits_with(alone, 0) && words[0] == 7);
+    pid_t executes = vfork();
+    if (executes == 0) {
+        syscall(SYS_set_tid_address, &words[1]);
+        execl(program, program, "nothing", NULL);
+        _exit(1);
+    }
+    CHECK(exits_with(executes, 0) && words[1] == 0);
+}
+
+static void *execute(void *unused)
+{
+    execl(program, program, "executed", NULL);
+    return unused;
+}
+
+/* The program that a thread has executed: its one thread has the number of the process. */
+static int executed(void)
+{
+    struct rlimit limit;
+    char path[64], byte = 0;
+    pid_t own = getpid();
+    struct iovec here = { &byte, 1 }, there = { path, 1 };
+    CHECK(gettid() == own && prlimit(own, RLIMIT_NOFILE, NULL, &limit) == 0);
+    CHECK(syscall(SYS_tgkill, own, own, 0) == 0 && state_of(own) == 'R');
+    CHECK(syscall(SYS_process_vm_readv, own, &here, 1, &there, 1, 0) == 1);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", own, own);
+    CHECK(access(path, F_OK) == 0);
+    return 0;
+}
+
+static void executions(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, execute, NULL) == 0);
+        for (;;)
+            pause();
+    }
+    CHECK(exits_with(child, 0));
+}
+
+/* A process whose first thread has ended is still found by its number. */
+static void *outlive(void *unused)
+{
+    struct rlimit limit;
+    while (state_of(getpid()) != 'Z')
+        usleep(1000);
+    CHECK(prlimit(getpid(), RLIMIT_NOFILE, NULL, &limit) == 0);
+    _exit(6);
+    return unused;
+}
+
+static void first_ends(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, outlive, NULL) == 0);
+        pthread_exit(NULL);
+    }
+    CHECK(exits_with(child, 6));
+}
+
+/* A new program's end is told to its parent by SIGCHLD, whatever signal was chosen for the old one's. */
+static void end_of_program(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    long child = syscall(SYS_clone, 0, 0, 0, 0, 0);
+    if (child == 0) {
+        execl(program, program, "nothing", NULL);
+        _exit(1);
+    }
+    struct timespec patience = { 5, 0 };
+    siginfo_t info;
+    CHECK(sigtimedwait(&set, &info, &patience) == SIGCHLD && info.si_pid == child && exits_with(child, 0));
+}
+
+static pthread_barrier_t named;
+static volatile pid_t other_thread;
+
+static void *take_name(void *unused)
+{
+    char name[16];
+    CHECK(prctl(PR_GET_NAME, name) == 0 && !strcmp(name, "first"));
+    CHECK(prctl(PR_SET_NAME, "other") == 0);
+    other_thread = gettid();
+    pthread_barrier_wait(&named);
+    pthread_barrier_wait(&named);
+    CHECK(prctl(PR_GET_NAME, name) == 0 && !strcmp(name, "changed"));
+    return unused;
+}
+
+/* Each thread has its own name; a process has that of its first thread. */
+static void names(void)
+{
+    char name[16], path[64];
+    pthread_t thread;
+    CHECK(prctl(PR_SET_NAME, "first") == 0 && pthread_barrier_init(&named, NULL, 2) == 0);
+    CHECK(pthread_create(&thread, NULL, take_name, NULL) == 0);
+    pthread_barrier_wait(&named);
+    CHECK(prctl(PR_GET_NAME, name) == 0 && !strcmp(name, "first"));
+    CHECK(!strncmp(read_field("/proc/self/comm", ""), "first\n", 6));
+    CHECK(!strncmp(read_field("/proc/self/stat", "("), "first)", 6));
+    CHECK(!strncmp(read_field("/proc/self/status", "Name:\t"), "first\n", 6));
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", other_thread);
+    CHECK(!strncmp(read_field(path, "("), "other)", 6));
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", other_thread);
+    CHECK(!strncmp(read_field(path, "Name:\t"), "other\n", 6));
+    snprintf(path, sizeof path, "/proc/self/task/%d/comm", other_thread);
+    CHECK(!strncmp(read_field(path, ""), "other\n", 6));
+    int file = open(path, O_WRONLY);
+    CHECK(file >= 0 && write(file, "changed", 7) == 7 && close(file) == 0);
+    pthread_barrier_wait(&named);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static volatile int is_measured;
+
+static uint64_t now(clockid_t clock)
+{
+    struct timespec time;
+    CHECK(clock_gettime(clock, &time) == 0);
+    return time.tv_sec * 1000000000UL + time.tv_nsec;
+}
+
+static void *compute(void *unused)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+    other_thread = gettid();
+    while (!is_measured)
+        ;
+    return unused;
+}
+
+/* The ticks that a thread has run, by its file: its own time and that in the kernel. */
+static long ticks_of(pid_t thread)
+{
+    char path[64];
+    long ticks, in_kernel;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    CHECK(sscanf(read_field(path, ") "), "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &ticks, &in_kernel) == 2);
+    return ticks + in_kernel;
+}
+
+/* Each thread has its own time and its own set of blocked signals. */
+static void times_of_threads(void)
+{
+    pthread_t thread;
+    clockid_t clock, process;
+    char path[64];
+    other_thread = 0;
+    CHECK(pthread_create(&thread, NULL, compute, NULL) == 0);
+    CHECK(pthread_getcpuclockid(thread, &clock) == 0);
+    while (!other_thread)
+        usleep(1000);
+    while (now(clock) < 300000000)
+        usleep(10000);
+    CHECK(ticks_of(other_thread) >= 25 && ticks_of(getpid()) < 20);
+    CHECK(now(CLOCK_THREAD_CPUTIME_ID) < 200000000 && clock_getcpuclockid(getpid(), &process) == 0);
+    CHECK(now(process) >= 300000000 && now(CLOCK_PROCESS_CPUTIME_ID) >= 300000000);
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", other_thread);
+    CHECK(!strncmp(read_field(path, "SigBlk:\t"), "0000000000000800", 16));
+    CHECK(!strncmp(read_field("/proc/self/status", "SigBlk:\t"), "0000000000000000", 16));
+    is_measured = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    struct timespec time;
+    /* A thread that was waited for may still be about to end. */
+    for (int tries = 0; clock_gettime(clock, &time) == 0; tries++)
+        CHECK(tries < 5000 && usleep(1000) == 0);
+    CHECK(errno == EINVAL);
+}
+
+static volatile uintptr_t handler_at[2];
+
+static void raise_again(int signal)
+{
+    char here;
+    handler_at[signal == SIGUSR2] = (uintptr_t)&here;
+    if (signal == SIGUSR1)
+        syscall(SYS_tgkill, getpid(), gettid(), SIGUSR2);
+}
+
+/* Runs a handler in a handler, on a stack of their own. */
+static void nest_handlers(char *memory, size_t bytes)
+{
+    stack_t stack = { .ss_sp = memory, .ss_size = bytes };
+    struct sigaction action = { .sa_handler = raise_again, .sa_flags = SA_ONSTACK };
+    CHECK(sigaltstack(&stack, NULL) == 0);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && sigaction(SIGUSR2, &action, NULL) == 0);
+    CHECK(raise(SIGUSR1) == 0);
+}
+
+/* The frame of a second signal does not fit on the stack for handlers: it must not be stored below it. */
+static void full_stack(void)
+{
+    size_t below = 16384, bytes = 1 << 17;
+    char *memory = shared_memory(below + bytes);
+    nest_handlers(memory + below, bytes);
+    bytes = handler_at[0] - handler_at[1] + 1000;
+    bytes = bytes < 2048 ? 2048 : bytes;
+    memset(memory, 'x', below);
+    pid_t child = fork();
+    if (child == 0) {
+        nest_handlers(memory + below, bytes);
+        _exit(0);
+    }
+    CHECK(is_killed_by(child, SIGSEGV));
+    for (size_t at = 0; at < below; at++)
+        CHECK(memory[at] == 'x');
+}
+
+static volatile sig_atomic_t ends;
+
+static void child_ended(int signal)
+{
+    ends += signal == SIGCHLD;
+}
+
+/* A process with a handler is told of children that leave nothing to wait for. */
+static void unwaited(void)
+{
+    struct sigaction action = { .sa_handler = child_ended, .sa_flags = SA_NOCLDWAIT };
+    CHECK(sigaction(SIGCHLD, &action, NULL) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, NULL, 0) == -1 && (errno == ECHILD || errno == EINTR));
+    while (kill(child, 0) == 0)
+        usleep(1000);
+    CHECK(ends == 1);
+}
+
+/* Makes an orphan that has ended already: its parent ends next, and the process above that one stays. Returns the
+   orphan's number, and that of the process that stays. */
+static pid_t ended_orphan(pid_t *stays)
+{
+    pid_t *orphan = shared_memory(sizeof *orphan);
+    *stays = fork();
+    if (*stays == 0) {
+        signal(SIGCHLD, SIG_DFL);
+        pid_t middle = fork();
+        if (middle == 0) {
+            pid_t last = fork();
+            if (last == 0)
+                _exit(0);
+            while (state_of(last) != 'Z')
+                usleep(1000);
+            *orphan = last;
+            _exit(0);
+        }
+        CHECK(exits_with(middle, 0));
+        for (;;)
+            pause();
+    }
+    while (!__atomic_load_n(orphan, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    return *orphan;
+}
+
+/* The process that takes over the children of others is told of those that have ended. */
+static void orphans(void)
+{
+    sigset_t set;
+    pid_t stays;
+    struct timespec patience = { 5, 0 };
+    CHECK(getpid() == 1 || prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    pid_t orphan = ended_orphan(&stays);
+    CHECK(sigtimedwait(&set, NULL, &patience) == SIGCHLD && waitpid(orphan, NULL, WNOHANG) == orphan);
+    CHECK(kill(stays, SIGKILL) == 0 && is_killed_by(stays, SIGKILL));
+    CHECK(sigtimedwait(&set, NULL, &patience) == SIGCHLD && sigprocmask(SIG_UNBLOCK, &set, NULL) == 0);
+    /* One that ignores the signal has nothing to wait for. */
+    signal(SIGCHLD, SIG_IGN);
+    orphan = ended_orphan(&stays);
+    for (int tries = 0; kill(orphan, 0) == 0; tries++)
+        CHECK(tries < 5000 && usleep(1000) == 0);
+    CHECK(kill(stays, SIGKILL) == 0);
+    while (kill(stays, 0) == 0)
+        usleep(1000);
+    signal(SIGCHLD, SIG_DFL);
+}
+
+/* A child that takes the terminal, and ends or stays. */
+static pid_t take_terminal(int stays)
+{
+    int ready[2];
+    char byte;
+    CHECK(pipe(ready) == 0);
+    pid_t leader = fork();
+    if (leader == 0) {
+        CHECK(setsid() == getpid());
+        int terminal = open("/dev/console", O_RDWR);
+        pid_t group;
+        CHECK(terminal >= 0 && ioctl(terminal, TIOCGPGRP, &group) == 0 && group == getpid());
+        CHECK(write(ready[1], "r", 1) == 1);
+        while (stays)
+            pause();
+        _exit(0);
+    }
+    CHECK(read(ready[0], &byte, 1) == 1 && close(ready[0]) == 0 && close(ready[1]) == 0);
+    return leader;
+}
+
+/* Only in the kernel, as the first process: a session whose leader has ended gives the terminal back. */
+static void terminal(void)
+{
+    int console = open("/dev/console", O_RDWR | O_NOCTTY);
+    /* The signal goes to the whole foreground, which this process is part of. */
+    signal(SIGHUP, SIG_IGN);
+    CHECK(console >= 0 && ioctl(console, TIOCNOTTY) == 0);
+    signal(SIGHUP, SIG_DFL);
+    for (int round = 0; round < 2; round++)
+        CHECK(exits_with(take_terminal(0), 0));
+    pid_t leader = take_terminal(1), thief = fork();
+    if (thief == 0) {
+        CHECK(setsid() == getpid() && setuid(1000) == 0);
+        CHECK(ioctl(console, TIOCSCTTY, 1) == -1 && errno == EPERM);
+        _exit(0);
+    }
+    CHECK(exits_with(thief, 0));
+    thief = fork();
+    if (thief == 0) {
+        CHECK(setsid() == getpid() && ioctl(console, TIOCSCTTY, 0) == -1 && errno == EPERM);
+        CHECK(ioctl(console, TIOCSCTTY, 1) == 0);
+        _exit(0);
+    }
+    CHECK(exits_with(thief, 0) && kill(leader, SIGKILL) == 0 && is_killed_by(leader, SIGKILL));
+    /* What the leader leaves in the foreground is told. */
+    leader = fork();
+    if (leader == 0) {
+        CHECK(setsid() == getpid() && open("/dev/console", O_RDWR) >= 0);
+        if (fork() == 0)
+            for (;;)
+                pause();
+        usleep(10000);
+        _exit(0);
+    }
+    CHECK(exits_with(leader, 0));
+    int status;
+    CHECK(waitpid(-1, &status, 0) > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGHUP);
+    CHECK(close(console) == 0);
+}
+
+/* Takes memory until the process is killed. */
+static void *take_memory(void *unused)
+{
+    for (;;) {
+        char *memory = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory != MAP_FAILED)
+            memset(memory, 1, MIB);
+    }
+    return unused;
+}
+
+/* A process keeps its memory, or it is killed; also beside a child that shares it until it executes a program. */
+static void vforked(void)
+{
+    size_t bytes = 30 * MIB;
+    pid_t parent = fork();
+    if (parent == 0) {
+        char *memory = malloc(bytes);
+        CHECK(memory);
+        memset(memory, 'x', bytes);
+        if (vfork() == 0)
+            take_memory(NULL);
+        for (size_t at = 0; at < bytes; at++)
+            CHECK(memory[at] == 'x');
+        _exit(0);
+    }
+    int status = status_of(parent);
+    CHECK(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+}
+
+static char *pattern;
+
+static void *write_pattern(void *file)
+{
+    for (;;)
+        pwrite((int)(intptr_t)file, pattern, 2 * MIB, 0);
+    return NULL;
+}
+
+/* What a process writes while it is killed is what it wrote, or is missing. */
+static void torn(void)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        int file = open("/tmp/torn", O_RDWR | O_CREAT | O_TRUNC, 0600);
+        CHECK(file >= 0);
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            CHECK((pattern = malloc(2 * MIB)));
+            memset(pattern, 'x', 2 * MIB);
+            CHECK(pthread_create(&thread, NULL, write_pattern, (void *)(intptr_t)file) == 0);
+            usleep(1000);
+            take_memory(NULL);
+        }
+        CHECK(is_killed_by(child, SIGKILL));
+        static char block[4096];
+        for (ssize_t got; (got = read(file, block, sizeof block)) > 0;)
+            for (ssize_t at = 0; at < got; at++)
+                CHECK(block[at] == 'x');
+        CHECK(close(file) == 0);
+    }
+    CHECK(unlink("/tmp/torn") == 0);
+}
+
+/* A result must be stored somewhere. */
+static void results(void)
+{
+    timer_t timer;
+    struct sigevent none = { .sigev_notify = SIGEV_NONE };
+    CHECK(syscall(SYS_timer_create, CLOCK_MONOTONIC, &none, &timer) == 0);
+    CHECK(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_getrusage, RUSAGE_SELF, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_sysinfo, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_rt_sigpending, NULL, 8) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_getitimer, 0, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_timer_gettime, *(int *)&timer, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_sched_getaffinity, 0, 128, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_clock_getres, CLOCK_MONOTONIC, NULL) == 0);
+    CHECK(syscall(SYS_times, NULL) > 0 && syscall(SYS_gettimeofday, NULL, NULL) == 0);
+}
+
+static void *exit_later(void *unused)
+{
+    while (state_of(getpid()) != 'Z')
+        usleep(1000);
+    syscall(SYS_exit, 4);
+    return unused;
+}
+
+/* A process whose threads end one by one has the status of the last one. */
+static void last_status(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, exit_later, NULL) == 0);
+        syscall(SYS_exit, 3);
+    }
+    CHECK(exits_with(child, 4));
+}
+
+/* The most memory that one of the children had. */
+static void memory_of_children(void)
+{
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_CHILDREN, &usage) == 0 && usage.ru_maxrss == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char *memory = malloc(8 * MIB);
+        CHECK(memory);
+        memset(memory, 1, 8 * MIB);
+        _exit(memory[getpid() & 1] - 1);
+    }
+    CHECK(exits_with(child, 0) && getrusage(RUSAGE_CHILDREN, &usage) == 0);
+    CHECK(usage.ru_maxrss >= 8192 && usage.ru_maxrss < 65536);
+}
+
+/* A child without handlers; it does not share the table of them then. */
+static void clear_handlers(void)
+{
+    uint64_t arguments[8] = { 1UL << 32, 0, 0, 0, SIGCHLD, 0, 0, 0 };
+    struct sigaction action = { .sa_handler = child_ended }, found;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && signal(SIGUSR2, SIG_IGN) != SIG_ERR);
+    long child = syscall(SYS_clone3, arguments, sizeof arguments);
+    if (child == 0) {
+        CHECK(sigaction(SIGUSR1, NULL, &found) == 0 && found.sa_handler == SIG_DFL);
+        CHECK(sigaction(SIGUSR2, NULL, &found) == 0 && found.sa_handler == SIG_IGN);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0));
+    arguments[0] |= CLONE_SIGHAND | CLONE_VM;
+    CHECK(syscall(SYS_clone3, arguments, sizeof arguments) == -1 && errno == EINVAL);
+}
+
+static volatile int trapped_by, trapped_code;
+
+static void trapped(int signal, siginfo_t *info, void *context)
+{
+    ucontext_t *user = context;
+    trapped_by = signal;
+    trapped_code = info->si_code;
+    user->uc_mcontext.gregs[REG_EFL] &= ~0x100L;
+    if (signal == SIGFPE) {
+        user->uc_mcontext.fpregs->cwd |= 0x3f;
+        user->uc_mcontext.fpregs->swd &= ~0xff;
+    }
+}
+
+/* What a program learns of a trap of the processor. */
+static void traps(void)
+{
+    struct sigaction action = { .sa_sigaction = trapped, .sa_flags = SA_SIGINFO };
+    CHECK(sigaction(SIGFPE, &action, NULL) == 0 && sigaction(SIGTRAP, &action, NULL) == 0);
+    __asm__ volatile("pushfq; orq $0x100, (%%rsp); popfq; nop" ::: "memory", "cc");
+    CHECK(trapped_by == SIGTRAP && trapped_code == TRAP_TRACE);
+    uint16_t control = 0x37b;
+    __asm__ volatile("fldcw %0; fld1; fldz; fdivrp; fwait; fninit" :: "m"(control) : "memory");
+    CHECK(trapped_by == SIGFPE && trapped_code == FPE_FLTDIV);
+}
+
+static const struct test_case CASES[] = {
+    { "robust_unlock", robust_unlock }, { "robust_execute", robust_execute }, { "clear_child_tid", clear_child_tid },
+    { "executions", executions },       { "first_ends", first_ends },         { "end_of_program", end_of_program },
+    { "names", names },                 { "times", times_of_threads },        { "full_stack", full_stack },
+    { "unwaited", unwaited },           { "results", results },               { "last_status", last_status },
+    { "memory_of_children", memory_of_children }, { "clear_handlers", clear_handlers }, { "traps", traps },
+};
+
+int main(int count, char **arguments)
+{
+    const char *name = count > 1 ? arguments[1] : "";
+    if (!strcmp(name, "nothing"))
+        return 0;
+    if (!strcmp(name, "executed"))
+        return executed();
+    if (!strcmp(name, "vforked") || !strcmp(name, "torn"))
+        return (strcmp(name, "torn") ? vforked : torn)(), 0;
+    CHECK(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+    if (!strcmp(name, "all") || !strcmp(name, "orphans"))
+        orphans();
+    if (getpid() == 1 && (!strcmp(name, "all") || !strcmp(name, "terminal")))
+        terminal();
+    return run_cases(CASES, sizeof CASES / sizeof *CASES, name, 40);
+}

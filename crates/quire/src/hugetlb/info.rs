@@ -17,6 +17,8 @@ pub enum PoolViolation {
     Counts(HugeSize),
     /// A page of the pool is no folio of its size, is not held, or belongs to another node.
     Page(HugeSize, Frame),
+    /// The pool takes a free page for one that must be cleared, and all of it is known to be zero.
+    Zeroed(HugeSize, Frame),
     /// The window's descriptors of a free page do not say that it is one.
     Descriptors(HugeSize, Frame),
 }
@@ -72,6 +74,10 @@ impl HugePools<'_> {
                     found += 1;
                 }
                 if found != pool.node(node).free {
+                let is_zero = |frame: &Frame| pages.frames().is_all_zero(*frame, size.order());
+                if let Some(frame) = pool.stale_pages(pages.memmap(), node).find(is_zero) {
+                    return Err(PoolViolation::Zeroed(size, frame));
+                }
                     return Err(PoolViolation::Free(size, node));
                 }
             }

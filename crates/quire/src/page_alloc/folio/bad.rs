@@ -145,7 +145,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             (true, false, true, _) => Verdict::Held,
             (true, false, false, true) => Verdict::Anonymous,
         };
-        if self.frames().unmark(frame) { verdict } else { Verdict::Lost }
+        match self.frames().unmark(frame) {
+            true => verdict,
+            false if self.frames().is_bad(frame) => Verdict::Lost,
+            // The folio was split, and the mark forgotten: leaves may still map the frame.
+            false => Verdict::Busy,
+        }
     }
 
     /// Makes the next free of a marked folio take the slow path, which looks at its marks.

@@ -57,7 +57,8 @@ impl HugePools<'_> {
             let nodes = (0..MAX_NODES as u8).all(|node| sound(pool.node(node)));
             let summed = PoolInfo { reserved: all.reserved, ..sum } == all;
             let bad = pool.count_bad(pages.memmap());
-            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0 && pool.bad == bad) {
+            let claimed = pool.claimed + pool.claimed_surplus;
+            if !(nodes && summed && all.reserved <= all.free && claimed == 0 && pool.bad == bad) {
                 return Err(PoolViolation::Counts(size));
             }
             for node in 0..MAX_NODES as u8 {
@@ -73,11 +74,11 @@ impl HugePools<'_> {
                     }
                     found += 1;
                 }
-                if found != pool.node(node).free {
                 let is_zero = |frame: &Frame| pages.frames().is_all_zero(*frame, size.order());
                 if let Some(frame) = pool.stale_pages(pages.memmap(), node).find(is_zero) {
                     return Err(PoolViolation::Zeroed(size, frame));
                 }
+                if found != pool.node(node).free {
                     return Err(PoolViolation::Free(size, node));
                 }
             }

@@ -147,12 +147,12 @@ impl HugePools<'_> {
         wanted: u64,
     ) -> u64 {
         let mut pool = self.lock(pages, size);
-        let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed);
+        let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed_surplus);
         let count = wanted.min(allowed).min(HUGE_BATCH as u64);
         if count == 0 {
             return 0;
         }
-        pool.claimed += count;
+        pool.claimed_surplus += count;
         drop(pool);
         let nodes = pages.requests().nodes_for(policy, turn);
         self.add_claimed(pages, size, nodes, count as usize, true) as u64

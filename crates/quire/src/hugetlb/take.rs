@@ -9,7 +9,7 @@ use crate::platform::Platform;
 
 impl HugePools<'_> {
     /// Reserves `count` pages, and allocates surplus ones if too few are free (Linux:
-    /// `gather_surplus_pages`).
+    /// `gather_surplus_pages`), those nearest to the running CPU.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: too few are free, and no more surplus pages are allowed, or can be
@@ -18,6 +18,17 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
+        count: u64,
+    ) -> Result<(), AllocError> {
+        self.reserve_from(pages, size, NodePolicy::Local, count)
+    }
+
+    /// The same with surplus pages of the nodes of a policy.
+    pub(super) fn reserve_from<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodePolicy,
         count: u64,
     ) -> Result<(), AllocError> {
         let mut gathered = 0;
@@ -29,7 +40,7 @@ impl HugePools<'_> {
             }
             let missing = count - pool.unreserved();
             drop(pool);
-            let got = self.add_surplus(pages, size, (NodePolicy::Local, 0), missing);
+            let got = self.add_surplus(pages, size, (nodes, 0), missing);
             gathered += got;
             if got == 0 {
                 self.drop_surplus(pages, size, gathered);

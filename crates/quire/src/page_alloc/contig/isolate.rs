@@ -186,9 +186,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> bool {
         self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
         let emptied = self.empty(zone, first, shape.blocks, move_out);
-        self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
-        self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
-        emptied
+        let taken = self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        self.count(if taken { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
+        taken
     }
 
     /// The ranges of several blocks of which least must move, after the one that was tried last.

@@ -13,7 +13,8 @@
 //!
 //! A block is collected exactly once, since none is allocated: a free one under the pool's lock when it is
 //! isolated, any other when it is put into the pool. A mark in its record says so, under the pool's lock.
-//! When all are collected, the range is free and belongs to the task that isolated it.
+//! When all are collected, the range is free and belongs to the task that isolated it. A collected block of
+//! which a frame goes bad loses the mark and goes to the store in small pieces: the range is not whole then.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -7,12 +7,14 @@ use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize, Stopped};
 use quire::limits::CONTIG_TRIES;
-use quire::page_alloc::{FrameRun, Gfp, NodeSet, Urgency};
+use quire::memmap::BlockState::Whole;
+use quire::page_alloc::{FrameRun, Gfp, NodeSet, Urgency, Verdict};
 use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
+use quire::vm::{Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Sharing};
 
 use crate::hugetlb::world;
+use crate::migrate::poison::with_bad;
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -366,6 +368,36 @@ fn pages_that_were_moved_for_join_a_pool_in_batches() {
             assert!(flushes() - before <= 6, "{} flushes for {moved_for} pages", flushes() - before);
             check(machine, mm, 400 * MIB, 64);
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
+        });
+    });
+}
+
+/// A frame of a range that is being emptied goes bad, in a block that was free from the start: it is lost, and the
+/// range is not handed out.
+#[test]
+fn a_free_frame_of_a_range_that_is_emptied_goes_bad() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            // Every other block is free.
+            fragment(machine, manager, mm, 48 * MIB, 1024);
+            let (pages, mut bad) = (manager.pages(), None);
+            pages.lists().drain_all();
+            let found = pages.alloc_contig_moving(Gfp::USER, 16, 16, |range| {
+                if bad.is_none() {
+                    let is_free = |block: &Frame| pages.memmap().block(block.block()).state() == Whole;
+                    let free =
+                        (0..16).map(|at| range.start.add(at * 512)).find(is_free).expect("every other");
+                    bad = Some(free.add(77));
+                    assert_eq!(pages.condemn(free.add(77)), Verdict::Lost);
+                }
+                manager.move_out(range);
+            });
+            let bad = bad.expect("a range was tried");
+            let run = found.map(|run| run.into_raw()).unwrap_or(FrameRange::new(bad, 0));
+            assert!(!run.contains(bad), "{run:?} has {bad:?}");
+            assert!(pages.frames().is_bad(bad));
+            check(machine, mm, 48 * MIB, 1024);
+            pages.free_range_raw(run).unwrap();
         });
     });
 }

@@ -40,7 +40,9 @@ impl<P: FramePlatform> Requests<'_, P> {
         }
         // The slow path asks for the CPU again, so that this path need not keep its number.
         drop(pinned);
-        Ok(self.frames().folio(self.alloc_slow(gfp, order)?, order))
+        let frame = self.alloc_slow(gfp, order)?;
+        self.store().drop_marks(gfp, order, &[frame]);
+        Ok(self.frames().folio(frame, order))
     }
 
     /// Frees a folio.

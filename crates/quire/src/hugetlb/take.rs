@@ -169,7 +169,8 @@ impl HugePools<'_> {
         self.add_claimed(pages, size, nodes, count as usize, true) as u64
     }
 
-    /// Removes up to `count` free, unreserved surplus pages from the pool.
+    /// Removes up to `count` free, unreserved surplus pages from the pool. Invokes a reschedule point after each
+    /// [`HUGE_BATCH`] pages.
     fn drop_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -186,6 +187,9 @@ impl HugePools<'_> {
                 return;
             }
             left -= 1;
+            if left.is_multiple_of(HUGE_BATCH as u64) {
+                pages.platform().reschedule_point();
+            }
         }
     }
 }

@@ -401,3 +401,30 @@ fn a_free_frame_of_a_range_that_is_emptied_goes_bad() {
         });
     });
 }
+
+/// A search that looks at every block of a zone invokes reschedule points on its way.
+#[test]
+fn a_search_of_all_blocks_has_reschedule_points() {
+    with_manager(HostedConfig::new(3 * GIB), |machine, manager| {
+        let (pages, gfp) = (manager.pages(), Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL });
+        let all = |order| -> Vec<Frame> { std::iter::from_fn(|| pages.alloc_raw(gfp, order).ok()).collect() };
+        let free = |frame, order| pages.free_raw(frame, order).unwrap();
+        let mut blocks = all(Order::BLOCK);
+        // There are as many free frames as are wanted, but no block.
+        blocks.split_off(blocks.len() - 4).into_iter().for_each(|block| free(block, Order::BLOCK));
+        let (kept, others): (Vec<_>, Vec<_>) =
+            all(Order::FRAME).into_iter().partition(|frame| frame.0.is_multiple_of(512));
+        others.into_iter().for_each(|frame| free(frame, Order::FRAME));
+        for shape in [1, 2] {
+            let before = (machine.counters().reschedule_points, manager.stat(Stat::ContigScanned));
+            let found = pages.alloc_contig_moving(gfp, shape, 1, |_| ());
+            assert_eq!(found.map(|run| run.into_raw()), Err(AllocError::OutOfMemory));
+            let points = machine.counters().reschedule_points - before.0;
+            let looked_at = manager.stat(Stat::ContigScanned) - before.1;
+            assert!(looked_at > 1000, "{looked_at}");
+            assert!(points >= looked_at / 512, "{points} for {looked_at} blocks");
+        }
+        blocks.into_iter().for_each(|block| free(block, Order::BLOCK));
+        kept.into_iter().for_each(|frame| free(frame, Order::FRAME));
+    });
+}

@@ -62,7 +62,7 @@ impl Owed {
 
 impl HugePools<'_> {
     /// Charges and reserves pages. A task that is bound to some nodes reserves no more than are free there, as
-    /// far as that can be known now.
+    /// far as that can be known now; surplus pages are allocated there, too.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit is reached, or the pool has too few. Nothing has changed then.
@@ -75,15 +75,15 @@ impl HugePools<'_> {
     ) -> Result<(), AllocError> {
         let charged = self.charge(account.group, size, Charge::Reservation, count);
         charged.map_err(|_| AllocError::OutOfMemory)?;
+        let nodes = pages.platform().task_nodes();
         let reserved = self.use_fs(pages.platform(), account.fs, count).and_then(|needed| {
-            let reserved =
-                self.reserve(pages, size, needed).and_then(|()| match pages.platform().task_nodes() {
-                    NodePolicy::Bind(nodes) if self.lock(pages, size).sum(nodes).free < needed => {
-                        self.unreserve(pages, size, needed);
-                        Err(AllocError::OutOfMemory)
-                    }
-                    _ => Ok(()),
-                });
+            let reserved = self.reserve_from(pages, size, nodes, needed).and_then(|()| match nodes {
+                NodePolicy::Bind(nodes) if self.lock(pages, size).sum(nodes).free < needed => {
+                    self.unreserve(pages, size, needed);
+                    Err(AllocError::OutOfMemory)
+                }
+                _ => Ok(()),
+            });
             reserved.inspect_err(|_| self.undo_use_fs(pages, size, account.fs, (count, needed)))
         });
         reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))

@@ -42,7 +42,7 @@ impl HugePools<'_> {
             drop(pool);
             let Some((frame, block)) = claimed else { return false };
             let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Later);
-            let cleared = self.clear_block(pages, size, &extent, block) == Ok(true);
+            let cleared = self.clear_block(pages, size, &extent, block);
             pages.count(Stat::PgzeroAhead, if cleared { Order::BLOCK.frames() } else { 0 });
             cleared
         })
@@ -78,14 +78,12 @@ impl HugePools<'_> {
         self.lock(pages, size).clearing += 1;
         let done = loop {
             match self.next_clear(pages, size, nodes, last) {
-                Next::Clear(frame, block) => {
-                    if let Err(cancelled) = self.clear_block(pages, size, &extent(frame), block) {
-                        break Err(cancelled);
-                    }
-                }
-                Next::Wait if pages.platform().is_dying() => break Err(Cancelled),
+                Next::Clear(frame, block) => _ = self.clear_block(pages, size, &extent(frame), block),
                 Next::Wait => pages.platform().relax(),
                 Next::Nothing => break Ok(()),
+            }
+            if pages.platform().is_dying() {
+                break Err(Cancelled);
             }
         };
         self.lock(pages, size).clearing -= 1;
@@ -111,16 +109,17 @@ impl HugePools<'_> {
         Next::Nothing
     }
 
-    /// Clears a claimed block, and moves the page to those that are known to be zero if it was the last.
+    /// Clears a claimed block, and moves the page to those that are known to be zero if it was the last, even if
+    /// the task is to be killed by then: no other CPU would. Returns whether it cleared all of the block.
     fn clear_block<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         extent: &Extent,
         block: u32,
-    ) -> Result<bool, Cancelled> {
+    ) -> bool {
         let (frames, frame, order) = (pages.frames(), extent.frames.start, size.order());
-        let cleared = pages.store().clear_claimed(extent, block)?;
+        let cleared = pages.store().clear_claimed_until(extent, block, || pages.platform().is_dying());
         if cleared {
             let mut pool = self.lock(pages, size);
             // It may have been taken, and even demoted, since.
@@ -129,7 +128,7 @@ impl HugePools<'_> {
                 pool.sort_in(frames, pages.store().node_of_frame(frame), frame);
             }
         }
-        Ok(cleared)
+        cleared
     }
 
     /// Waits for the CPUs that clear some of pages that have just left their pool. The caller holds no lock but

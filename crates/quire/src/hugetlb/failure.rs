@@ -84,7 +84,7 @@ impl HugePools<'_> {
             let found = if pool.bad == 0 { None } else { pool.first_bad(pages.memmap()) };
             let Some((node, frame)) = found else { return };
             if pool.unreserved() == 0 {
-                pool.claimed += 1;
+                pool.claimed_surplus += 1;
                 drop(pool);
                 if self.add_batch(pages, size, pages.requests().nodes_by_distance(), 1, true) == 0 {
                     return;

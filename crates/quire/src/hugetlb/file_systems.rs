@@ -29,7 +29,8 @@ impl HugePools<'_> {
         }
         self.reserve(pages, size, limits.min).map_err(|_| HugeFsError::NoPages)?;
         let mut all = self.fs(pages.platform());
-        let free = (1..).zip(all.iter_mut()).find(|(_, fs)| fs.users == 0);
+        // A page that moved while it was unmapped still counts in its file system, and comes back later.
+        let free = (1..).zip(all.iter_mut()).find(|(_, fs)| fs.users == 0 && fs.used == 0);
         let number = free.map(|(number, fs)| {
             *fs = Fs { size, limits, used: 0, kept: limits.min, users: 1 };
             number

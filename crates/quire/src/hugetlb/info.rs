@@ -17,6 +17,8 @@ pub enum PoolViolation {
     Counts(HugeSize),
     /// A page of the pool is no folio of its size, is not held, or belongs to another node.
     Page(HugeSize, Frame),
+    /// The pool takes a free page for one that must be cleared, and all of it is known to be zero.
+    Zeroed(HugeSize, Frame),
     /// The window's descriptors of a free page do not say that it is one.
     Descriptors(HugeSize, Frame),
 }
@@ -55,7 +57,8 @@ impl HugePools<'_> {
             let nodes = (0..MAX_NODES as u8).all(|node| sound(pool.node(node)));
             let summed = PoolInfo { reserved: all.reserved, ..sum } == all;
             let bad = pool.count_bad(pages.memmap());
-            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0 && pool.bad == bad) {
+            let claimed = pool.claimed + pool.claimed_surplus;
+            if !(nodes && summed && all.reserved <= all.free && claimed == 0 && pool.bad == bad) {
                 return Err(PoolViolation::Counts(size));
             }
             for node in 0..MAX_NODES as u8 {
@@ -70,6 +73,10 @@ impl HugePools<'_> {
                         return Err(PoolViolation::Descriptors(size, frame));
                     }
                     found += 1;
+                }
+                let is_zero = |frame: &Frame| pages.frames().is_all_zero(*frame, size.order());
+                if let Some(frame) = pool.stale_pages(pages.memmap(), node).find(is_zero) {
+                    return Err(PoolViolation::Zeroed(size, frame));
                 }
                 if found != pool.node(node).free {
                     return Err(PoolViolation::Free(size, node));

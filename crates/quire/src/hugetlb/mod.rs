@@ -19,7 +19,7 @@
 //! Each pool has one lock, under which only numbers and links change. Before it, pages are allocated from the
 //! page allocator, and after it they are freed, [`HUGE_BATCH`](crate::limits::HUGE_BATCH) at a time. Pages
 //! that CPUs are about to add count as *claimed*, so that CPUs can grow a pool together without passing its
-//! size.
+//! size. Surplus pages are claimed apart: a pool that grows leaves their limit alone.
 //!
 //! The pool *holds* its pages, so that a map count of zero frees none. Free pages are linked through their
 //! records, the one freed last first, as it is warm.

@@ -58,8 +58,9 @@ pub(super) struct Pool {
     zeroed: u64,
     /// The limit of surplus pages (`nr_overcommit_hugepages`).
     pub(super) overcommit: u64,
-    /// Pages that CPUs are about to add.
+    /// Persistent pages that CPUs are about to add, and surplus ones.
     pub(super) claimed: u64,
+    pub(super) claimed_surplus: u64,
     /// Free pages with bad frames: they are never handed out, and leave once they can be spared.
     pub(super) bad: u64,
     /// Faults that clear a page and would be glad of idle CPUs' help.
@@ -74,7 +75,17 @@ impl Pool {
     ) -> Result<Self, InitError> {
         let counts = PoolInfo::default();
         let nodes = tables.table(MAX_NODES, |_, _| Ok(Node { counts, tops: [0; 2] }))?;
-        Ok(Self { nodes, all: counts, size, zeroed: 0, overcommit: 0, claimed: 0, bad: 0, clearing: 0 })
+        Ok(Self {
+            nodes,
+            all: counts,
+            size,
+            zeroed: 0,
+            overcommit: 0,
+            claimed: 0,
+            claimed_surplus: 0,
+            bad: 0,
+            clearing: 0,
+        })
     }
 
     #[inline]

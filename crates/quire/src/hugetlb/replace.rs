@@ -128,7 +128,10 @@ impl HugePools<'_> {
         if replaced {
             let node = pages.store().node_of_frame(old);
             pool.leave_from(pages.frames(), node, old);
-            pool.recount_bad(pages);
+            // To count is to look at every free page.
+            if pages.frames().has_bad(old) {
+                pool.recount_bad(pages);
+            }
             match new.take() {
                 Some(new) => {
                     add_page(&mut pool, pages, pages.store().node_of_frame(new), new);

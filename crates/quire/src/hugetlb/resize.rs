@@ -193,7 +193,8 @@ impl HugePools<'_> {
         }
         self.describe(pages, size, frames[..got].iter().copied());
         let mut pool = self.lock(pages, size);
-        pool.claimed -= count as u64;
+        let claimed = if surplus { &mut pool.claimed_surplus } else { &mut pool.claimed };
+        *claimed -= count as u64;
         for &frame in &frames[..got] {
             let node = pages.store().node_of_frame(frame);
             add_page(&mut pool, pages, node, frame);

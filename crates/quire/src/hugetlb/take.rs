@@ -9,7 +9,7 @@ use crate::platform::Platform;
 
 impl HugePools<'_> {
     /// Reserves `count` pages, and allocates surplus ones if too few are free (Linux:
-    /// `gather_surplus_pages`).
+    /// `gather_surplus_pages`), those nearest to the running CPU.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: too few are free, and no more surplus pages are allowed, or can be
@@ -18,6 +18,17 @@ impl HugePools<'_> {
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
+        count: u64,
+    ) -> Result<(), AllocError> {
+        self.reserve_from(pages, size, NodePolicy::Local, count)
+    }
+
+    /// The same with surplus pages of the nodes of a policy.
+    pub(super) fn reserve_from<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodePolicy,
         count: u64,
     ) -> Result<(), AllocError> {
         let mut gathered = 0;
@@ -29,7 +40,7 @@ impl HugePools<'_> {
             }
             let missing = count - pool.unreserved();
             drop(pool);
-            let got = self.add_surplus(pages, size, (NodePolicy::Local, 0), missing);
+            let got = self.add_surplus(pages, size, (nodes, 0), missing);
             gathered += got;
             if got == 0 {
                 self.drop_surplus(pages, size, gathered);
@@ -147,18 +158,19 @@ impl HugePools<'_> {
         wanted: u64,
     ) -> u64 {
         let mut pool = self.lock(pages, size);
-        let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed);
+        let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed_surplus);
         let count = wanted.min(allowed).min(HUGE_BATCH as u64);
         if count == 0 {
             return 0;
         }
-        pool.claimed += count;
+        pool.claimed_surplus += count;
         drop(pool);
         let nodes = pages.requests().nodes_for(policy, turn);
         self.add_claimed(pages, size, nodes, count as usize, true) as u64
     }
 
-    /// Removes up to `count` free, unreserved surplus pages from the pool.
+    /// Removes up to `count` free, unreserved surplus pages from the pool. Invokes a reschedule point after each
+    /// [`HUGE_BATCH`] pages.
     fn drop_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -175,6 +187,9 @@ impl HugePools<'_> {
                 return;
             }
             left -= 1;
+            if left.is_multiple_of(HUGE_BATCH as u64) {
+                pages.platform().reschedule_point();
+            }
         }
     }
 }

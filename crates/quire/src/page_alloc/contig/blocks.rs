@@ -33,12 +33,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
-        let pinned = Pinned::new(self.platform());
-        let cpu = pinned.cpu();
-        let zones = self.requests().zones_for(cpu, gfp)?;
+        let zones = self.requests().zones_for(Pinned::new(self.platform()).cpu(), gfp)?;
         let wait = self.platform().context() == Context::Task;
-        let search =
-            || self.frames().in_store(|| self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait));
+        // Not pinned while all lists are drained.
+        let search = || {
+            let pinned = Pinned::new(self.platform());
+            let shape = (blocks, align_blocks);
+            self.frames().in_store(|| self.contig_from(zones, pinned.cpu(), gfp, shape, wait))
+        };
         let found = search().or_else(|| {
             if !wait {
                 return None;
@@ -47,7 +49,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             search()
         });
         if found.is_none() {
-            self.frames().cells(cpu).add(Stat::AllocFailed, 1);
+            self.count(Stat::AllocFailed, 1);
         }
         let frames = |start| FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64);
         found.map(|start| self.frames().run(frames(start))).ok_or(AllocError::OutOfMemory)

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
-use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
+use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES, SECTION_BLOCKS};
 use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::contig::search::{ANY, CHEAP};
@@ -120,6 +120,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 continue;
             }
             while !zone.isolated.try_take() {
+                if self.platform().is_dying() {
+                    return Err(AllocError::OutOfMemory);
+                }
                 self.platform().reschedule_point();
                 self.platform().relax();
             }
@@ -186,16 +189,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> bool {
         self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
         let emptied = self.empty(zone, first, shape.blocks, move_out);
-        self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
-        self.count(if emptied { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
-        emptied
+        let taken = self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        self.count(if taken { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
+        taken
     }
 
     /// The ranges of several blocks of which least must move, after the one that was tried last.
     fn cheapest(&self, zone: &Zone, shape: Shape, last: Option<(u64, BlockNumber)>) -> Candidates {
-        let looked_at = Cell::new(0);
+        let looked_at = Cell::new(0_u64);
         let cost_of = |number: u32| {
             looked_at.set(looked_at.get() + 1);
+            if looked_at.get().is_multiple_of(SECTION_BLOCKS as u64) {
+                self.platform().reschedule_point();
+            }
             self.store().cost_of(self.frames().memmap.block(BlockNumber(number)))
         };
         let mut best: Candidates = [None; CONTIG_TRIES];

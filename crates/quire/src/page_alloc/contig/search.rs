@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, FrameRange};
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
 use crate::memmap::{BlockState, DescriptorFlags};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::store::isolate::Shape;
@@ -57,7 +57,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The next block of the round that may be emptied; `None` at the end of the round, or when all that are
     /// left in it cost more than `limit`.
     fn next_block(&self, zone: &Zone, limit: u16) -> Option<BlockNumber> {
-        let (mut pass, mut looked_at) = (zone.isolated.walk.load(), 0);
+        let (mut pass, mut looked_at) = (zone.isolated.walk.load(), 0_u64);
         let found = loop {
             let from = pass.next;
             let mut blocks = zone.pools.iter().flat_map(|pool| {
@@ -66,6 +66,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             });
             let found = blocks.find(|&number| {
                 looked_at += 1;
+                if looked_at.is_multiple_of(SECTION_BLOCKS as u64) {
+                    self.platform().reschedule_point();
+                }
                 let cost = self.store().cost_of(self.frames().memmap.block(number));
                 // A page of a pool costs more than a block, since another one replaces it: its block is no gain.
                 let Some(cost) = cost.map(|cost| cost as u16).filter(|&cost| cost <= ANY) else {

@@ -145,7 +145,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             (true, false, true, _) => Verdict::Held,
             (true, false, false, true) => Verdict::Anonymous,
         };
-        if self.frames().unmark(frame) { verdict } else { Verdict::Lost }
+        match self.frames().unmark(frame) {
+            true => verdict,
+            false if self.frames().is_bad(frame) => Verdict::Lost,
+            // The folio was split, and the mark forgotten: leaves may still map the frame.
+            false => Verdict::Busy,
+        }
     }
 
     /// Makes the next free of a marked folio take the slow path, which looks at its marks.
@@ -164,12 +169,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     fn condemn_whole(&self, frame: Frame) -> Verdict {
-        let number = frame.block();
-        let taken = self
-            .store()
-            .zones
-            .iter()
-            .find(|zone| zone.pools.iter().any(|pool| pool.lock(self.platform()).take_exactly(number)));
+        let (number, memmap) = (frame.block(), &self.frames().memmap);
+        // A free block of a range that is being emptied is collected, and is in no pool.
+        let taken = self.store().zones.iter().find(|zone| {
+            let mut pools = zone.pools.iter().map(|pool| pool.lock(self.platform()));
+            pools.any(|mut pool| pool.take_exactly(number) || pool.take_collected(memmap, number))
+        });
         let Some(zone) = taken else { return Verdict::Busy };
         zone.add_free(-(BLOCK_FRAMES as i64));
         self.frames().note_bad(1);

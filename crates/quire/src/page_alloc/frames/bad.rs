@@ -35,7 +35,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         block.lock(self.platform);
         let bad = match block.state() {
             BlockState::Small => is_lost(block, index),
-            BlockState::Folio | BlockState::FolioTail => block.used.contains(index),
+            BlockState::Folio | BlockState::FolioTail | BlockState::Listed => block.used.contains(index),
             _ => false,
         };
         block.unlock(self.platform);
@@ -86,7 +86,8 @@ impl<P: FramePlatform> Frames<'_, P> {
         }
     }
 
-    /// Takes the mark of a frame off, unless the frame was freed, and so lost, meanwhile; whether it did.
+    /// Takes the mark of a frame off, unless it is gone: the folio was freed, and the frame lost, or it was split
+    /// while leaves mapped the frame. Returns whether it did.
     pub(in crate::page_alloc) fn unmark(&self, frame: Frame) -> bool {
         let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
         block.lock(self.platform);

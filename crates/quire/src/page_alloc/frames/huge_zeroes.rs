@@ -51,6 +51,11 @@ impl<P: FramePlatform> Frames<'_, P> {
         is_zero(mark_of(self.memmap.block(frame.block().add(block))))
     }
 
+    /// Whether all of a page of a pool is known to be zero, by one mark or by those of its blocks.
+    pub(crate) fn is_all_zero(&self, frame: Frame, order: Order) -> bool {
+        self.is_huge_zero(frame, order) || self.blocks(frame, order).all(|block| is_zero(mark_of(block)))
+    }
+
     /// Notes that a block of a page of a pool is zero. The caller has the page to itself.
     pub(crate) fn note_huge_zero(&self, frame: Frame, block: u32) {
         set_mark(self.memmap.block(frame.block().add(block)), BLOCK);

@@ -101,9 +101,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let shape = Shape { blocks: count, align: 1, order: Order::BLOCK };
         self.frames().in_store(|| self.store().isolate(zone, first, count));
         let emptied = self.empty(zone, first, count, &mut move_out);
-        self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        let taken = self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
         zone.isolated.give_back();
-        if !emptied {
+        if !taken {
             return Err(HotplugError::InUse);
         }
         for number in blocks() {

@@ -30,7 +30,7 @@ use crate::sync::SpinGuard;
 /// Frames that one call adds, at most.
 const ROOM_STEP: u64 = 16;
 
-const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
+const ROOM: Gfp = Gfp { urgency: Urgency::Tables, ..Gfp::KERNEL };
 
 impl<P: FramePlatform> MapCounts<'_, P> {
     /// Makes sure that one more 4 KiB leaf can be counted for every frame of the block of `frame`: widens

@@ -83,14 +83,20 @@ impl<P: FramePlatform> Lists<'_, P> {
     }
 
     /// Shrinks lists that were not refilled of late; to be called about every second (Linux:
-    /// `decay_pcp_high`), on any CPU, not from an interrupt. Each call lowers what each list may park by an
-    /// eighth, and frees up to [`PCP_AGE_MAGAZINES`] magazines of each, without disturbing a CPU; returns how
-    /// many frames.
+    /// `decay_pcp_high`), on any CPU, by a task that holds no lock and is not pinned: it invokes a reschedule
+    /// point after each CPU's lists. Each call lowers what each list may park by an eighth, and frees up to
+    /// [`PCP_AGE_MAGAZINES`] magazines of each, without disturbing a CPU; returns how many frames.
     pub fn age_lists(&self) -> u64 {
-        let pinned = Pinned::new(self.platform());
         let age = |parked: &Parked| parked.age(self.platform()).min(PCP_AGE_MAGAZINES);
-        let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
-        parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2))).sum()
+        let of_cpu = |lists: &CpuLists| -> u64 {
+            let pinned = Pinned::new(self.platform());
+            let drain = |one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2));
+            let given = lists.levels[0].all_parked().map(drain).sum();
+            drop(pinned);
+            self.platform().reschedule_point();
+            given
+        };
+        self.cpus.iter().map(of_cpu).sum()
     }
 
     /// Lends the running CPU's sorter, or an empty one if its lists are in use.

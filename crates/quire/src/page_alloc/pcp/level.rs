@@ -138,12 +138,12 @@ impl Level {
 
     /// Frames on the lists of one zone, parked ones included.
     pub(in crate::page_alloc) fn frames_of_zone(&self, zone: usize) -> u64 {
-        let of_zone = self.indexed().filter(|(at, _)| at / LISTS == zone);
-        let frames = |(at, list): (usize, &FrameList)| {
-            let parked = self.parked(at).map_or(0, |parked| parked.count() as usize);
-            ((list.cached() + parked * list.magazine_folios()) as u64) << order_of(at % LISTS).get()
+        let lists = self.lists.as_slice().get(zone).into_iter().flatten().enumerate();
+        let frames = |(number, list): (usize, &FrameList)| {
+            let parked = self.parked(zone * LISTS + number).map_or(0, |parked| parked.count() as usize);
+            ((list.cached() + parked * list.magazine_folios()) as u64) << order_of(number).get()
         };
-        of_zone.map(frames).sum()
+        lists.filter(|(_, list)| list.capacity() > 0).map(frames).sum()
     }
 }
 

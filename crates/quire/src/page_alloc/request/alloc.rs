@@ -40,7 +40,9 @@ impl<P: FramePlatform> Requests<'_, P> {
         }
         // The slow path asks for the CPU again, so that this path need not keep its number.
         drop(pinned);
-        Ok(self.frames().folio(self.alloc_slow(gfp, order)?, order))
+        let frame = self.alloc_slow(gfp, order)?;
+        self.store().drop_marks(gfp, order, &[frame]);
+        Ok(self.frames().folio(frame, order))
     }
 
     /// Frees a folio.
@@ -83,7 +85,8 @@ impl<P: FramePlatform> Requests<'_, P> {
             found
         };
         self.lists.end(&access);
-        let thorough = access.wait && is_thorough(gfp, order);
+        // To drain other CPUs' lists is to wait for their interrupts.
+        let thorough = access.wait && is_thorough(gfp, order) && gfp.urgency != Urgency::Atomic;
         let found =
             if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
         if found.is_none() {
@@ -246,8 +249,8 @@ impl<P: FramePlatform> Requests<'_, P> {
     }
 }
 
-/// Whether a request drains every CPU's lists before it fails: it wants one frame, or may take everything.
-/// Others fail after a bounded search, and their callers fall back.
+/// Whether a request drains all lists before it fails: it wants one frame, or may take everything. Others fail
+/// after a bounded search, and their callers fall back.
 fn is_thorough(gfp: Gfp, order: Order) -> bool {
     order == Order::FRAME || gfp.urgency == Urgency::Reserve
 }

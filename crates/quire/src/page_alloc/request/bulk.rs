@@ -23,6 +23,7 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// share of each node (Linux: `alloc_pages_bulk_interleave`).
     pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
         let got = self.fill_frames(gfp, order, out);
+        self.store().drop_marks(gfp, order, &out[..got]);
         self.frames().folios(order, &out[..got])
     }
 
@@ -179,6 +180,7 @@ impl<P: FramePlatform> Requests<'_, P> {
                 self.store().sort_out(&mut sorting);
                 return Err((at, error));
             }
+            self.frames().mark_free(self.frames().memmap.block(number), frame, order, false);
             self.frames().note_freed(FrameRange::folio(frame, order));
             self.store().sort_in(&mut sorting, frame, order);
         }

@@ -54,8 +54,12 @@ impl Mobility {
 pub enum Urgency {
     /// Not below `min`.
     Ordinary,
-    /// Down to half of `min`: the caller cannot wait for memory to be freed.
+    /// Down to half of `min`: the caller can wait neither for memory to be freed nor for other CPUs. It gets
+    /// none of what their lists hold.
     Atomic,
+    /// Down to half of `min`: tables that the manager needs for memory in use. The caller can wait for other
+    /// CPUs.
+    Tables,
     /// Everything: the caller is about to free memory, or is being killed.
     Reserve,
 }
@@ -96,7 +100,8 @@ impl Gfp {
     };
     /// User memory (Linux: `GFP_HIGHUSER_MOVABLE`).
     pub const USER: Self = Self { zone: ZoneKind::Movable, mobility: Mobility::Movable, ..Self::KERNEL };
-    /// From a context that cannot wait (Linux: `GFP_ATOMIC`).
+    /// From a context that cannot wait (Linux: `GFP_ATOMIC`): an interrupt, or a task that has turned
+    /// interrupts off or holds a lock that is taken with interrupts off.
     pub const ATOMIC: Self = Self { urgency: Urgency::Atomic, ..Self::KERNEL };
     /// Below 4 GiB (Linux: `GFP_DMA32`).
     pub const DMA32: Self = Self { zone: ZoneKind::Dma32, ..Self::KERNEL };

@@ -14,7 +14,7 @@ use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
 use crate::platform::FramePlatform;
 
-const TABLE: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
+const TABLE: Gfp = Gfp { urgency: Urgency::Tables, ..Gfp::KERNEL };
 
 impl<P: FramePlatform> Requests<'_, P> {
     /// The descriptor of a frame of a block in small pieces, which the caller owns. It holds whatever the

@@ -87,26 +87,25 @@ impl<P: FramePlatform> Store<'_, P> {
         pools.find(|pool| pool.spans(first)).map_or(0, |pool| pool.collected)
     }
 
-    /// Gives the range back as it is, or takes all of it, if all of it was collected.
+    /// Takes all of the range if `take` and all of it is collected, or gives it back as it is. Returns whether it
+    /// took it: not if one of its frames went bad meanwhile.
     pub(in crate::page_alloc) fn end_isolation(
         &self,
         zone: &Zone,
         first: BlockNumber,
         shape: Shape,
         take: bool,
-    ) {
+    ) -> bool {
         let blocks = || (first.0..first.0 + shape.blocks).map(BlockNumber);
-        for pool in zone.pools.iter() {
-            let mut pool = pool.lock(self.frames.platform);
-            if pool.spans(first) {
-                pool.end_isolation(&self.frames.memmap, take);
-            }
-        }
+        let mut pools = zone.pools.iter().map(|pool| pool.lock(self.frames.platform));
+        let taken = pools
+            .find(|pool| pool.spans(first))
+            .is_some_and(|mut pool| pool.end_isolation(&self.frames.memmap, take));
         for shard in zone.shards.iter() {
             shard.0.lock(self.frames.platform).isolated = 0..0;
         }
         zone.isolated.set(first, 0);
-        if take {
+        if taken {
             let per_folio = blocks_of(shape.order);
             for number in blocks().rev() {
                 let head = (number.0 - first.0).is_multiple_of(per_folio);
@@ -114,7 +113,7 @@ impl<P: FramePlatform> Store<'_, P> {
                 self.claim(zone, self.frames.memmap.block(number), shape.order, state, false);
             }
             zone.add_free(-(i64::from(shape.blocks) * BLOCK_FRAMES as i64));
-            return;
+            return true;
         }
         for number in blocks() {
             let block = self.frames.memmap.block(number);
@@ -124,6 +123,7 @@ impl<P: FramePlatform> Store<'_, P> {
             }
             block.unlock(self.frames.platform);
         }
+        false
     }
 
     pub(in crate::page_alloc) fn count_taken_range(&self, zone: &Zone, frames: usize) {

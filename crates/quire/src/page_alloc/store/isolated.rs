@@ -13,7 +13,8 @@
 //!
 //! A block is collected exactly once, since none is allocated: a free one under the pool's lock when it is
 //! isolated, any other when it is put into the pool. A mark in its record says so, under the pool's lock.
-//! When all are collected, the range is free and belongs to the task that isolated it.
+//! When all are collected, the range is free and belongs to the task that isolated it. A collected block of
+//! which a frame goes bad loses the mark and goes to the store in small pieces: the range is not whole then.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -26,8 +27,9 @@ pub(in crate::page_alloc) const COLLECTED: u32 = u32::MAX;
 /// The range of one zone.
 #[derive(Default)]
 pub(in crate::page_alloc) struct Isolated {
-    first: AtomicU32,
-    end: AtomicU32,
+    /// The first block in the upper half, the one after the last in the lower half. In one word, so that no
+    /// search takes the begin of one range and the end of another for a range.
+    range: AtomicU64,
     /// Frames that count as free and are not allocated.
     pub(in crate::page_alloc) aside: AtomicI64,
     taken: AtomicBool,
@@ -76,8 +78,8 @@ impl Isolated {
     /// Whether a block is isolated. Under its lock, or as a hint.
     #[inline]
     pub(in crate::page_alloc) fn contains(&self, number: BlockNumber) -> bool {
-        let end = self.end.load(Ordering::Acquire);
-        number.0 < end && number.0 >= self.first.load(Ordering::Relaxed)
+        let range = self.range.load(Ordering::Acquire);
+        number.0 < range as u32 && number.0 >= (range >> 32) as u32
     }
 
     /// Takes the right to isolate blocks of the zone, unless another task has it.
@@ -87,19 +89,15 @@ impl Isolated {
 
     /// Gives that up.
     pub(in crate::page_alloc) fn give_back(&self) {
-        debug_assert_eq!(self.end.load(Ordering::Relaxed), 0);
+        debug_assert_eq!(self.range.load(Ordering::Relaxed), 0);
         self.taken.store(false, Ordering::Release);
     }
 
     /// Names the blocks, or none.
     pub(in crate::page_alloc) fn set(&self, first: BlockNumber, blocks: u32) {
-        if blocks == 0 {
-            self.end.store(0, Ordering::Release);
-        }
-        self.first.store(first.0, Ordering::Relaxed);
+        let end = first.0 + blocks;
+        let range = if blocks == 0 { 0 } else { u64::from(first.0) << 32 | u64::from(end) };
+        self.range.store(range, Ordering::Release);
         self.aside.store(0, Ordering::Relaxed);
-        if blocks > 0 {
-            self.end.store(first.0 + blocks, Ordering::Release);
-        }
     }
 }

@@ -112,6 +112,18 @@ impl Pool {
         free
     }
 
+    /// Takes this block if it was collected for the range that is isolated, and returns whether it did. The
+    /// range is not whole then.
+    pub(in crate::page_alloc) fn take_collected(&mut self, memmap: &MemMap, block: BlockNumber) -> bool {
+        let taken =
+            self.isolated.contains(&block.0) && memmap.block(block).next.load(Ordering::Relaxed) == COLLECTED;
+        if taken {
+            memmap.block(block).next.store(0, Ordering::Relaxed);
+            self.collected -= 1;
+        }
+        taken
+    }
+
     /// Takes the lowest free block that is not known to be zero.
     pub(in crate::page_alloc) fn take_stale(&mut self) -> Option<BlockNumber> {
         if self.zeroed == self.free {
@@ -210,8 +222,10 @@ impl Pool {
         }
     }
 
-    /// Ends the isolation. Collected blocks become free, or if all were and are `wanted`, the caller's.
-    pub(in crate::page_alloc) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) {
+    /// Ends the isolation. If all blocks were collected and are `wanted`, they are the caller's; else those that
+    /// were become free. Returns whether they are the caller's.
+    pub(in crate::page_alloc) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) -> bool {
+        let wanted = wanted && self.collected as usize == self.isolated.len();
         for number in core::mem::take(&mut self.isolated).map(BlockNumber) {
             let next = &memmap.block(number).next;
             if next.load(Ordering::Relaxed) == COLLECTED {
@@ -221,6 +235,7 @@ impl Pool {
                 }
             }
         }
+        wanted
     }
 
     fn put_run(&mut self, first: BlockNumber, blocks: u32, zeroed: bool) {

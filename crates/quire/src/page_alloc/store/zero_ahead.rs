@@ -44,6 +44,10 @@ impl<P: FramePlatform> Store<'_, P> {
     /// this zone has less than its share by memory, rounded up. So no node is left without.
     fn wants_block(&self, zone: &Zone) -> bool {
         let ahead = self.zeroes.blocks_ahead;
+        // To count takes the lock of every pool.
+        if ahead < BLOCK_FRAMES as u64 {
+            return false;
+        }
         let all: u64 = self.zones.iter().map(|zone| zone.zeroed_blocks(self.frames.platform)).sum();
         let memory: u64 = self.zones.iter().map(|zone| zone.managed.load(Ordering::Relaxed)).sum();
         let own = zone.zeroed_blocks(self.frames.platform) * BLOCK_FRAMES as u64;

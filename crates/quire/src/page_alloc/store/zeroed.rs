@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::memmap::{Block, FrameMask, FrameState};
-use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
@@ -60,6 +60,18 @@ impl<P: FramePlatform> Store<'_, P> {
         }
         FrameState::in_use(order).put(state);
         self.known(frame, order)
+    }
+
+    /// Takes the marks off folios below a block's size that were just allocated for a caller that cannot ask for
+    /// them. Huge pages keep theirs for their pool.
+    #[inline]
+    pub(in crate::page_alloc) fn drop_marks(&self, gfp: Gfp, order: Order, folios: &[Frame]) {
+        if gfp.contents == Contents::Zeroed && order < Order::BLOCK {
+            for &frame in folios {
+                let block = self.frames.memmap.block(frame.block());
+                FrameState::in_use(order).put(self.frames.state_cell(block, frame));
+            }
+        }
     }
 
     /// Counts, and verifies if configured, a folio that was allocated as known to be zero.

@@ -94,7 +94,7 @@ impl Zone {
     pub(in crate::page_alloc) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
         let kept = match urgency {
             Urgency::Ordinary => self.marks.min() + self.marks.low_reserve(wanted_zone),
-            Urgency::Atomic => self.marks.min() / 2 + self.marks.low_reserve(wanted_zone),
+            Urgency::Atomic | Urgency::Tables => self.marks.min() / 2 + self.marks.low_reserve(wanted_zone),
             Urgency::Reserve => 0,
         };
         let aside = self.isolated.aside.load(Ordering::Relaxed).max(0) as u64;

@@ -5,7 +5,7 @@ use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::limits::MAGAZINE_FRAMES;
-use quire::page_alloc::{Gfp, PageAllocator};
+use quire::page_alloc::{Gfp, PageAllocator, Urgency};
 use quire::platform::Context;
 
 use testkit::with_allocator;
@@ -50,4 +50,21 @@ fn drained_beyond_what_is_left(call: u64) -> u64 {
 fn a_drain_counts_no_magazine_that_its_owner_was_faster_to_take() {
     let first = (0..).map(drained_beyond_what_is_left).find(|&beyond| beyond > 0);
     assert_eq!(first, Some(MAGAZINE_FRAMES as u64));
+}
+
+/// A request that cannot wait does not interrupt other CPUs for what their lists have. The manager's tables do.
+#[test]
+fn requests_that_cannot_wait_leave_other_cpus_alone() {
+    with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
+        let gfp = Gfp::ATOMIC;
+        machine.run_on(CpuId(1), || {
+            let frames: Vec<_> = (0..100).map(|_| allocator.alloc_raw(gfp, Order::FRAME).unwrap()).collect();
+            give(allocator, &frames);
+        });
+        let mut all: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(gfp, Order::FRAME).ok()).collect();
+        assert!(allocator.memory_info().cached >= 50, "{}", allocator.memory_info().cached);
+        let tables = Gfp { urgency: Urgency::Tables, ..Gfp::KERNEL };
+        all.push(allocator.alloc_raw(tables, Order::FRAME).expect("from the other CPU"));
+        give(allocator, &all);
+    });
 }

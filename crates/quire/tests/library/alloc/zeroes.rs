@@ -8,7 +8,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::clear::Extent;
 use quire::cpu::CpuId;
-use quire::error::AllocError;
+use quire::error::{AllocError, FreeError};
 use quire::page_alloc::{
     AllocatorConfig, Contents, Gfp, MemoryRange, Mobility, PageAllocator, Urgency, Violation, Zeroes,
 };
@@ -339,5 +339,28 @@ fn a_range_that_stays_in_use_keeps_its_marks() {
         assert_eq!(zeroed(pages), before);
         check(pages);
         kept.into_iter().for_each(|frame| pages.free_raw(frame, Order::BLOCK).unwrap());
+    });
+}
+
+/// Marks of zero are taken off what is handed out to a caller that cannot ask for them. A frame that is freed with
+/// others says that it is free.
+#[test]
+fn frames_of_a_bulk_request_for_zeroes_are_freed_once() {
+    with_zeroes(HostedConfig::new(64 * MIB), true, Zeroes::default(), |_, pages| {
+        let gfp = Gfp::USER.for_zeroes();
+        let mut frames = [Frame(0); 500];
+        assert_eq!(pages.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), 500);
+        let single = pages.alloc_raw(gfp, order(3)).unwrap();
+        check(pages);
+        // The block stays in pieces as long as one of its frames is in use.
+        pages.free_bulk_raw(Order::FRAME, &frames[1..]).unwrap();
+        pages.free_raw(single, order(3)).unwrap();
+        check(pages);
+        let again = pages.free_bulk_raw(Order::FRAME, &frames[7..8]);
+        assert_eq!(again, Err((0, FreeError::DoubleFree)));
+        assert_eq!(pages.free_raw(frames[8], Order::FRAME), Err(FreeError::DoubleFree));
+        pages.free_raw(frames[0], Order::FRAME).unwrap();
+        pages.lists().drain_all();
+        assert_eq!(pages.memory_info().used, 0);
     });
 }

@@ -176,3 +176,29 @@ fn a_bound_task_reserves_no_more_than_its_nodes_have() {
         manager.validate().unwrap();
     });
 }
+
+/// Surplus pages for a task that is bound to a node are allocated there, wherever it runs.
+#[test]
+fn surplus_pages_are_allocated_on_the_nodes_that_the_task_may_use() {
+    let hosted = two_nodes(NODE).build().expect("the host refused a machine");
+    let machine = Watched::new(&hosted);
+    hosted.run_on(CpuId(0), || {
+        let manager = hosted::raw::memory_manager(&machine, &ranges_of(&hosted), &Config::default()).unwrap();
+        let (pools, pages) = (manager.huge_pools(), manager.pages());
+        pools.set_overcommit(pages, Size2M, 2);
+        let mm = manager.new_mm().unwrap();
+        mm.switch_in();
+        machine.set_task_nodes(NodePolicy::Bind(NodeSet::one(1)));
+        mm.mmap(&private(BASE, 2)).unwrap();
+        for page in 0..2 {
+            mm.fault(VirtAddr(BASE + page * HUGE), Access::Write).unwrap();
+            let leaf = mm.translate(VirtAddr(BASE + page * HUGE), Access::Write).unwrap();
+            assert_eq!(leaf.frame.addr().0 / NODE, 1);
+        }
+        assert_eq!(mm.mmap(&private(BASE + 8 * HUGE, 1)), Err(MmError::NoMemory));
+        mm.switch_out();
+        mm.exit();
+        assert_eq!(pools.info(pages, Size2M), PoolInfo::default());
+        manager.validate().unwrap();
+    });
+}

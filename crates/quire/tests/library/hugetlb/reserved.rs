@@ -233,6 +233,48 @@ fn a_file_system_keeps_a_page_that_is_unmapped_while_it_moves() {
     });
 }
 
+/// A file system goes with its last file while a private page of that file moves, and its place is given to
+/// another one. The page counts in no other file system when it comes back.
+#[test]
+fn a_page_that_moves_counts_in_no_later_file_system() {
+    with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
+        let in_time = at_moments(|moment| {
+            let new_fs = || manager.huge_fs(Size2M, HugeFsLimits { max: 1, min: 0 }).unwrap();
+            let fs = new_fs();
+            let file = fs.create(HUGE).unwrap();
+            let mm = manager.new_mm().unwrap();
+            within(&mm, || {
+                let unreserved = MapRequest { noreserve: true, ..of_file(&file, Private, BASE, (0, 1)) };
+                mm.mmap(&unreserved).unwrap();
+                store(machine, &mm, BASE, 10).unwrap();
+            });
+            let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+            let parts = Mutex::new(Some((fs, file)));
+            let replace = || {
+                mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+                drop(parts.lock().unwrap().take());
+                new_fs()
+            };
+            let plan = InterruptPlan::Nth(moment);
+            let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate(old), replace);
+            let fs = held.second;
+            assert_eq!(fs.info().used, 0, "at moment {moment} of {}", held.calls);
+            let file = fs.create(HUGE).unwrap();
+            within(&mm, || {
+                mm.mmap(&of_file(&file, Shared, BASE, (0, 1))).unwrap();
+                store(machine, &mm, BASE, 20).unwrap();
+                assert_eq!(fs.info().used, 1);
+            });
+            mm.exit();
+            drop(file);
+            assert_eq!(fs.info().used, 0);
+            check(manager);
+            (held.calls, held.in_time)
+        });
+        assert!(in_time > 5, "{in_time}");
+    });
+}
+
 /// Runs `store` on CPU 0. At its calls of the platform with these numbers, CPU 1 makes its first and its
 /// second step. Returns how many calls there were, and what `store` returned.
 fn at_two_moments<A: Send>(

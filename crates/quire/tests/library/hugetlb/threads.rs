@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use hosted::raw::RawPools;
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
@@ -12,11 +13,12 @@ use quire::hugetlb::HugeSize::Size2M;
 use quire::page_alloc::NodeSet;
 use quire::vm::{Advice, MapRequest, Sharing};
 
+use crate::hugetlb::support::with_pools;
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, fork, free_and_promised, info, load, of_file, private, store,
     with_config, within,
 };
-use testkit::{held_up, seed, stress_time};
+use testkit::{PATIENCE, held_up, seed, stress_time};
 
 const CPUS: usize = 3;
 const PAGES: u64 = 10;
@@ -196,5 +198,28 @@ fn a_page_that_a_child_unmaps_while_it_is_given_back_is_reserved_once() {
         };
         let calls = at_call(u64::MAX);
         (0..calls).for_each(|round| _ = at_call(round));
+    });
+}
+
+/// A pool that grows takes no surplus page away from other tasks, at any moment.
+#[test]
+fn surplus_pages_are_there_while_a_pool_grows() {
+    with_pools(HostedConfig::new(128 << 20).with_cpus(2), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let resize = |wanted| assert_eq!(pools.resize(pages, Size2M, NodeSet::ALL, wanted).after, wanted);
+        resize(1);
+        let taken = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
+        pools.set_overcommit(pages, Size2M, 8);
+        let at_call = |round| {
+            let reserve = || pools.reserve(pages, Size2M, 1);
+            let held = held_up(world.machine, InterruptPlan::Nth(round), PATIENCE, || resize(20), reserve);
+            assert_eq!(held.second, Ok(()), "at call {round} of {}", held.calls);
+            pools.unreserve(pages, Size2M, 1);
+            resize(1);
+            held.calls
+        };
+        let calls = at_call(u64::MAX);
+        (0..calls).for_each(|round| _ = at_call(round));
+        pools.give_raw(pages, Size2M, taken, false);
     });
 }

@@ -1,5 +1,6 @@
 //! Users of huge pages: reservations, surplus, and the effect of a smaller pool.
 
+use hosted::HostedConfig;
 use hosted::raw::{RawCounts, RawPages, RawPools};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize::Size2M, Stopped};
@@ -109,5 +110,19 @@ fn pool_pages_stay_in_their_pool() {
         assert_eq!(counter.unmap_large_raw(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");
         drop(counter);
         pools.give_raw(pages, Size2M, frame, false);
+    });
+}
+
+/// A mapping that goes gives back as many surplus pages as it had reserved, a batch at a time.
+#[test]
+fn surplus_pages_leave_a_batch_at_a_time() {
+    with_pools(HostedConfig::new(1024 * MIB), |world| {
+        let (pools, pages, count) = (world.pools, world.pages, 3 * HUGE_BATCH as u64);
+        pools.set_overcommit(pages, Size2M, count);
+        pools.reserve(pages, Size2M, count).unwrap();
+        let before = world.machine.counters().reschedule_points;
+        pools.unreserve(pages, Size2M, count);
+        assert!(world.machine.counters().reschedule_points - before >= 3);
+        assert_eq!(world.info(Size2M).total, 0);
     });
 }

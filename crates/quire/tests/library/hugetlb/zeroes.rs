@@ -420,3 +420,28 @@ fn a_page_taken_by_hand_is_forgotten() {
         assert_eq!(touch(&machine, manager, Size2M, 1), HUGE);
     });
 }
+
+/// Whenever a task dies while it clears a page, even after the last stretch: the page is where the next fault
+/// looks for it.
+#[test]
+fn a_page_that_a_dying_task_has_cleared_is_found() {
+    let machine = HostedConfig::new(64 << 20).build().unwrap();
+    let watched = Watched::new(&machine);
+    with_zeroes(&watched, &machine, false, Zeroes::default(), |manager| {
+        resize(manager, Size2M, 1);
+        let dies = |lives| {
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&private(BASE, 1)).unwrap();
+            watched.dies_after(Some(lives));
+            let died = mm.fault(VirtAddr(BASE), Access::Write) == Err(FaultError::Dying);
+            // A fault that waits for what never comes asks again and again.
+            watched.dies_after(Some(100_000));
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            watched.dies_after(None);
+            mm.exit();
+            died
+        };
+        let deaths = (0..).take_while(|&lives| dies(lives)).count();
+        assert!(deaths > 2, "{deaths}");
+    });
+}

@@ -7,12 +7,14 @@ use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize, Stopped};
 use quire::limits::CONTIG_TRIES;
-use quire::page_alloc::{FrameRun, Gfp, NodeSet, Urgency};
+use quire::memmap::BlockState::Whole;
+use quire::page_alloc::{FrameRun, Gfp, NodeSet, Urgency, Verdict};
 use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
+use quire::vm::{Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Sharing};
 
 use crate::hugetlb::world;
+use crate::migrate::poison::with_bad;
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -382,5 +384,62 @@ fn frames_that_are_no_memory_are_not_moved() {
             assert_eq!(frame_at(machine, mm, BASE + 512 * PAGE).block().first_frame(), block);
             assert!(manager.move_out(FrameRange::new(block, 512)) > 0);
         });
+    });
+}
+
+/// A frame of a range that is being emptied goes bad, in a block that was free from the start: it is lost, and the
+/// range is not handed out.
+#[test]
+fn a_free_frame_of_a_range_that_is_emptied_goes_bad() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            // Every other block is free.
+            fragment(machine, manager, mm, 48 * MIB, 1024);
+            let (pages, mut bad) = (manager.pages(), None);
+            pages.lists().drain_all();
+            let found = pages.alloc_contig_moving(Gfp::USER, 16, 16, |range| {
+                if bad.is_none() {
+                    let is_free = |block: &Frame| pages.memmap().block(block.block()).state() == Whole;
+                    let free =
+                        (0..16).map(|at| range.start.add(at * 512)).find(is_free).expect("every other");
+                    bad = Some(free.add(77));
+                    assert_eq!(pages.condemn(free.add(77)), Verdict::Lost);
+                }
+                manager.move_out(range);
+            });
+            let bad = bad.expect("a range was tried");
+            let run = found.map(|run| run.into_raw()).unwrap_or(FrameRange::new(bad, 0));
+            assert!(!run.contains(bad), "{run:?} has {bad:?}");
+            assert!(pages.frames().is_bad(bad));
+            check(machine, mm, 48 * MIB, 1024);
+            pages.free_range_raw(run).unwrap();
+        });
+    });
+}
+
+/// A search that looks at every block of a zone invokes reschedule points on its way.
+#[test]
+fn a_search_of_all_blocks_has_reschedule_points() {
+    with_manager(HostedConfig::new(3 * GIB), |machine, manager| {
+        let (pages, gfp) = (manager.pages(), Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL });
+        let all = |order| -> Vec<Frame> { std::iter::from_fn(|| pages.alloc_raw(gfp, order).ok()).collect() };
+        let free = |frame, order| pages.free_raw(frame, order).unwrap();
+        let mut blocks = all(Order::BLOCK);
+        // There are as many free frames as are wanted, but no block.
+        blocks.split_off(blocks.len() - 4).into_iter().for_each(|block| free(block, Order::BLOCK));
+        let (kept, others): (Vec<_>, Vec<_>) =
+            all(Order::FRAME).into_iter().partition(|frame| frame.0.is_multiple_of(512));
+        others.into_iter().for_each(|frame| free(frame, Order::FRAME));
+        for shape in [1, 2] {
+            let before = (machine.counters().reschedule_points, manager.stat(Stat::ContigScanned));
+            let found = pages.alloc_contig_moving(gfp, shape, 1, |_| ());
+            assert_eq!(found.map(|run| run.into_raw()), Err(AllocError::OutOfMemory));
+            let points = machine.counters().reschedule_points - before.0;
+            let looked_at = manager.stat(Stat::ContigScanned) - before.1;
+            assert!(looked_at > 1000, "{looked_at}");
+            assert!(points >= looked_at / 512, "{points} for {looked_at} blocks");
+        }
+        blocks.into_iter().for_each(|block| free(block, Order::BLOCK));
+        kept.into_iter().for_each(|frame| free(frame, Order::FRAME));
     });
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
+use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{BlockNumber, Frame, Order, VirtAddr};
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::Failed;
@@ -21,7 +21,7 @@ use quire::vm::{
 
 use crate::migrate::support::{PAGE, find_frame, frame_at};
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, run, store};
-use testkit::{order, ranges_of, seed};
+use testkit::{PATIENCE, held_up, order, ranges_of, seed};
 
 const BASE: u64 = 64 * MIB;
 
@@ -419,5 +419,32 @@ fn the_file_of_a_bad_frame_is_found_whatever_its_name() {
                 mm.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
             }
         });
+    });
+}
+
+/// A folio is split at any moment at which one of its frames goes bad. The program that uses it on is told.
+#[test]
+fn a_frame_goes_bad_while_its_folio_is_split() {
+    with_bad(1024 * MIB, ForkStrategy::Copy, 2, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK).with_pmd_mapped(false));
+        let scene = |moment| {
+            let mm = manager.new_mm().unwrap();
+            mm.switch_in();
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            store(machine, &mm, BASE, 1).unwrap();
+            mm.munmap(VirtAddr(BASE + MIB), MIB).unwrap();
+            mm.switch_out();
+            let frame = frame_at(machine, &mm, BASE);
+            let (plan, split) = (InterruptPlan::Nth(moment), || manager.pages().split_deferred(u64::MAX));
+            let held = held_up(machine, plan, PATIENCE, || fail(manager, frame), split);
+            assert_eq!(held.first, Ok(MemoryFailure::Anonymous), "at moment {moment} of {}", held.calls);
+            assert!(manager.pages().frames().is_bad(frame), "at moment {moment} of {}", held.calls);
+            assert_eq!(mm.fault(VirtAddr(BASE), Access::Read).map(|_| ()), Err(FaultError::Poisoned));
+            mm.exit();
+            (held.calls, held.in_time && held.second > 0)
+        };
+        let (calls, _) = scene(u64::MAX);
+        let in_time = (0..calls.min(200)).filter(|&moment| scene(moment).1).count();
+        assert!(in_time > 5, "{in_time} of {calls}");
     });
 }

@@ -107,7 +107,7 @@ pub struct Args {
     /// Traces that `quire record` wrote.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Folio sizes of private memory: one of 4K to 2M, several as 64K,2M, or `sweep` for one line for each size. A fault takes
+    /// Folio sizes of private memory: one of 4K to 2M, several as 64K,2M, `all`, or `sweep` for one line for each size. A fault takes
     /// the largest that fits, at last 4 KiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_folio, default_value = "4K")]
     folio: FolioChoice,

@@ -227,7 +227,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
 
     /// As [`Self::drop_pages`]. A huge page that moves may need a page of its pool beside it for its reservation:
     /// where that is refused, waits for the end of the move. A task that moves pages needs nothing that the caller
-    /// holds meanwhile.
+    /// holds meanwhile. A refusal counts if it comes twice with no move to be seen: one may have ended after the first.
     #[inline]
     fn drop_still_pages(
         self,
@@ -235,11 +235,18 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
         range: VirtRange,
         suits: fn(&VmaAttributes) -> bool,
     ) -> Result<(), MmError> {
+        let mut is_again = false;
         loop {
             let done = self.drop_pages(&space, range, suits);
-            let refused = done == Err(MmError::NoMemory) && space.huge;
-            if !refused || !Reservations::of(self.0).any_moves(&space, range) {
+            if done != Err(MmError::NoMemory) || !space.huge {
                 return done;
+            }
+            if !Reservations::of(self.0).any_moves(&space, range) {
+                if is_again {
+                    return done;
+                }
+                is_again = true;
+                continue;
             }
             drop(space);
             self.memory.platform().relax();

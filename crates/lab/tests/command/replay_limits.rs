@@ -132,7 +132,7 @@ fn a_size_that_the_machine_has_too_few_folios_for_is_named() {
     }
 }
 
-/// 400 MiB at this address that process 10 has stored to, and a child that has the pages too.
+/// 180 MiB at this address that process 10 has stored to, and a child that has the pages too.
 fn forked(at: u64) -> SmallTrace {
     let mut trace = program();
     stores(&mut trace, 10, at, false);
@@ -140,9 +140,9 @@ fn forked(at: u64) -> SmallTrace {
     trace
 }
 
-/// Stores to each page of 400 MiB, which are mapped before if nothing is there.
+/// Stores to each page of 180 MiB, which are mapped before if nothing is there.
 fn stores(trace: &mut SmallTrace, pid: u32, at: u64, there: bool) {
-    const PAGES: u64 = 400 << 8;
+    const PAGES: u64 = 180 << 8;
     if !there {
         trace.event(pid, anonymous(at, PAGES * 4096));
     }
@@ -167,6 +167,6 @@ fn the_default_machine_holds_what_a_child_keeps() {
     started.exec(11);
     stores(&mut started, 10, GIB, true);
     started.exit(10);
-    let output = replay("--folio 4K --memory-limit 700M --json -", &started);
+    let output = replay("--folio 4K --memory-limit 400M --json -", &started);
     assert_eq!(faults(&output).1, 0);
 }

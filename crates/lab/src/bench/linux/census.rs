@@ -12,8 +12,11 @@ use super::region::Region;
 use crate::bench::experiment::Skip;
 use crate::bench::folio::PAGE;
 
-/// Folios by number of pages.
+/// Folios by number of pages; at [`UNTOLD`] the pages of which the kernel tells nothing.
 pub type Census = BTreeMap<usize, u64>;
+
+/// No number of pages. A kernel that brings in memory late has no flags of frames at the end of memory, mapped or not.
+pub const UNTOLD: usize = 0;
 
 /// Counts the folios mapped in `region` of the process `process` (a number or `self`), by their size in
 /// pages. Absent pages are not counted.
@@ -59,7 +62,7 @@ fn failed(error: io::Error) -> Skip {
 /// Folios by size, from the flags of the frames in the order of their addresses.
 fn count(flags: impl Iterator<Item = Option<PhysicalPageFlags>>) -> Census {
     let mut census = Census::new();
-    let mut open = 0;
+    let (mut open, mut untold) = (0, 0);
     let mut close = |pages: &mut usize| {
         if *pages > 0 {
             *census.entry(*pages).or_default() += 1;
@@ -71,12 +74,20 @@ fn count(flags: impl Iterator<Item = Option<PhysicalPageFlags>>) -> Census {
             close(&mut open);
             continue;
         };
+        if flags.is_empty() {
+            close(&mut open);
+            untold += 1;
+            continue;
+        }
         if !flags.contains(PhysicalPageFlags::COMPOUND_TAIL) {
             close(&mut open);
         }
         open += 1;
     }
     close(&mut open);
+    if untold > 0 {
+        census.insert(UNTOLD, untold);
+    }
     census
 }
 

@@ -1,5 +1,6 @@
 /* Checks, how a child ended, and cases in processes of their own. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -29,10 +30,20 @@ static int exits_with(pid_t child, int expected)
     return WIFEXITED(status) && WEXITSTATUS(status) == expected;
 }
 
-static int is_killed_by(pid_t child, int expected)
+static inline int is_killed_by(pid_t child, int expected)
 {
     int status = status_of(child);
     return WIFSIGNALED(status) && WTERMSIG(status) == expected;
+}
+
+/* Blocks this signal in the calling thread. Returns the set of it alone. */
+static inline sigset_t blocked(int signal)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    return set;
 }
 
 struct test_case {

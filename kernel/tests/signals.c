@@ -80,15 +80,6 @@ static void handle(int signal, int flags)
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 
-static sigset_t blocked(int signal)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signal);
-    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
-    return set;
-}
-
 static void *spin(void *unused)
 {
     for (;;)

@@ -218,15 +218,6 @@ static void waits(void)
     CHECK(reaped == CHILDREN + 1 && close(ends[0]) == 0);
 }
 
-static sigset_t blocked(int signal)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signal);
-    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
-    return set;
-}
-
 static pid_t waiting_thread;
 
 static void *signal_thread(void *unused)

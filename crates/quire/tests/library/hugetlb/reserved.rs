@@ -16,7 +16,7 @@ use testkit::held_up;
 
 use crate::hugetlb::support::{GIB, MIB};
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, check, info, load, of_file, private, run, store, with_config, within,
+    BASE, HUGE, Manager, Space, check, info, load, of_file, private, run, store, with_config, within,
 };
 
 const PATIENCE: Duration = Duration::from_millis(15);
@@ -57,6 +57,16 @@ fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
     early.chain(late..calls).filter(|&moment| scene(moment).1).count()
 }
 
+/// An address space with this mapping, to whose page 10 was stored.
+fn stored<'m>(machine: &Hosted, manager: &'m Manager<'_>, request: &MapRequest<'_>) -> Space<'m> {
+    let mm = manager.new_mm().unwrap();
+    within(&mm, || {
+        mm.mmap(request).unwrap();
+        store(machine, &mm, BASE, 10).unwrap();
+    });
+    mm
+}
+
 /// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
 /// that a count of one is not the only leaf. What the parent reserved is there
 /// (invariant 10).
@@ -64,11 +74,7 @@ fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
 fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
         let in_time = at_moments(|moment| {
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&private(BASE, 1)).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &private(BASE, 1));
             let child = mm.fork().unwrap();
             let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
             let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap());
@@ -91,11 +97,7 @@ fn a_page_that_is_dropped_while_it_moves_is_reserved_again() {
 fn dropping_a_page_that_moves_does_not_need_another_one() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
         at_moments(|moment| {
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&private(BASE, 1)).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &private(BASE, 1));
             let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
             let drop_page = || within(&mm, || mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed));
             let plan = InterruptPlan::Nth(moment);
@@ -116,11 +118,7 @@ fn a_page_that_a_hole_takes_while_it_moves_is_reserved_again() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
         let in_time = at_moments(|moment| {
             let file = manager.huge_file(Size2M, HUGE).unwrap();
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &of_file(&file, Private, BASE, (0, 1)));
             let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
             let punch = || file.punch_hole(0..HUGE).unwrap();
             let plan = InterruptPlan::Nth(moment);
@@ -183,11 +181,7 @@ fn a_page_that_a_hole_takes_beside_a_fork_is_reserved_again() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 6, |machine, manager| {
         let in_time = at_moments(|moment| {
             let file = manager.huge_file(Size2M, HUGE).unwrap();
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &of_file(&file, Private, BASE, (0, 1)));
             let punch = || file.punch_hole(0..HUGE).unwrap();
             let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, punch, || mm.fork().unwrap());
             let place = format!("at moment {moment} of {}", held.calls);
@@ -211,11 +205,7 @@ fn a_file_system_keeps_a_page_that_is_unmapped_while_it_moves() {
         let in_time = at_moments(|moment| {
             let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 4, min: 1 }).unwrap();
             let file = fs.create(HUGE).unwrap();
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&of_file(&file, Private, BASE, (0, 1))).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &of_file(&file, Private, BASE, (0, 1)));
             let child = mm.fork().unwrap();
             let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
             let unmap = || mm.munmap(VirtAddr(BASE), HUGE).unwrap();
@@ -242,12 +232,8 @@ fn a_page_that_moves_counts_in_no_later_file_system() {
             let new_fs = || manager.huge_fs(Size2M, HugeFsLimits { max: 1, min: 0 }).unwrap();
             let fs = new_fs();
             let file = fs.create(HUGE).unwrap();
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                let unreserved = MapRequest { noreserve: true, ..of_file(&file, Private, BASE, (0, 1)) };
-                mm.mmap(&unreserved).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let unreserved = MapRequest { noreserve: true, ..of_file(&file, Private, BASE, (0, 1)) };
+            let mm = stored(machine, manager, &unreserved);
             let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
             let parts = Mutex::new(Some((fs, file)));
             let replace = || {
@@ -316,11 +302,7 @@ fn at_two_moments<A: Send>(
 fn a_store_gets_its_reserved_page_beside_forks() {
     with_config(HostedConfig::new(64 * MIB).with_cpus(2), Size2M, 1, |machine, manager| {
         let scene = |moments: [u64; 2]| {
-            let mm = manager.new_mm().unwrap();
-            within(&mm, || {
-                mm.mmap(&private(BASE, 1)).unwrap();
-                store(machine, &mm, BASE, 10).unwrap();
-            });
+            let mm = stored(machine, manager, &private(BASE, 1));
             let child = Mutex::new(Some(mm.fork().unwrap()));
             let other = Mutex::new(None);
             let exit = || child.lock().unwrap().take().into_iter().for_each(Mm::exit);

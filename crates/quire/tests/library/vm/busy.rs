@@ -2,6 +2,7 @@
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Order, VirtAddr, VirtRange};
+use quire::manager::MemoryManager;
 use quire::vm::{Access, Advice, FolioPolicy};
 
 use crate::vm::world::{MIB, Space, anonymous, store, with_manager};
@@ -12,6 +13,16 @@ const PAGE: u64 = 4096;
 const LEN: u64 = 2 * MIB;
 /// The page that goes.
 const GONE: u64 = 9;
+
+/// An address space with memory to whose first page was stored.
+fn stored<'m>(machine: &Hosted, manager: &'m MemoryManager<'_, Hosted>) -> Space<'m> {
+    let mm = manager.new_mm().unwrap();
+    mm.mmap(&anonymous(BASE, LEN)).unwrap();
+    mm.switch_in();
+    store(machine, &mm, BASE, 1).unwrap();
+    mm.switch_out();
+    mm
+}
 
 /// Which pages are in memory: by `mincore`, by `pagemap`, and how many by `smaps`.
 fn seen(mm: &Space<'_>) -> (Vec<bool>, Vec<bool>, u64) {
@@ -28,11 +39,7 @@ fn pages_beside_one_that_goes_are_in_memory() {
         manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
         let (mut round, mut calls) = (0, 0);
         while round <= calls {
-            let mm = manager.new_mm().unwrap();
-            mm.mmap(&anonymous(BASE, LEN)).unwrap();
-            mm.switch_in();
-            store(machine, &mm, BASE, 1).unwrap();
-            mm.switch_out();
+            let mm = stored(machine, manager);
             let gone = VirtAddr(BASE + GONE * PAGE);
             let drop_page = || mm.madvise(gone, PAGE, Advice::DontNeed).unwrap();
             let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, drop_page, || seen(&mm));
@@ -61,11 +68,7 @@ fn a_page_that_is_copied_is_in_memory() {
         manager.set_folio_policy(FolioPolicy::FRAMES);
         let (mut round, mut calls) = (0, 0);
         while round <= calls {
-            let mm = manager.new_mm().unwrap();
-            mm.mmap(&anonymous(BASE, LEN)).unwrap();
-            mm.switch_in();
-            store(machine, &mm, BASE, 1).unwrap();
-            mm.switch_out();
+            let mm = stored(machine, manager);
             let child = mm.fork().unwrap();
             calls = look(machine, &mm, round);
             mm.exit();

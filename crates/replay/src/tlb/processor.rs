@@ -94,7 +94,7 @@ impl Processor {
         let vendor = vendor.as_ref().map_or("", |vendor| vendor.as_str());
         let amd = is_amd(vendor);
         let described: &[(u32, Vec<Tlb>)] = &match amd {
-            true => [(0x8000_0005, amd_leaves(cpuid)), (0, Vec::new())],
+            true => [(0x8000_0005, amd_leaves(reader)), (0, Vec::new())],
             false => [(0x18, leaf_18(cpuid)), (2, leaf_2(reader))],
         };
         let usable = described.iter().find(|(_, tlbs)| {
@@ -188,16 +188,29 @@ fn leaf_2(reader: &impl CpuIdReader) -> Vec<Tlb> {
     registers.filter(|register| register >> 31 == 0).flat_map(u32::to_le_bytes).filter_map(tlb).collect()
 }
 
+/// What the fields for the second level count. Twelve bits are too few since Zen 5, which counts in 32 entries and says so
+/// in leaf 0x8000_0021 (`L2TlbSizeX32`). Virtual machines pass the sizes on and hide that bit, so the family counts as well.
+fn amd_unit(reader: &impl CpuIdReader) -> u32 {
+    const L2_TLB_SIZE_X32: u32 = 1 << 14;
+    const ZEN_5: u8 = 0x1a;
+    let says_so = reader.cpuid1(0x8000_0000).eax >= 0x8000_0021
+        && reader.cpuid1(0x8000_0021).eax & L2_TLB_SIZE_X32 != 0;
+    let family =
+        CpuId::with_cpuid_reader(reader.clone()).get_feature_info().map_or(0, |info| info.family_id());
+    if says_so || family >= ZEN_5 { 32 } else { 1 }
+}
+
 /// AMD's leaves 0x8000_0005 and 0x8000_0006. They give numbers for each page size; where both are the same, the entries are.
-fn amd_leaves<R: CpuIdReader>(cpuid: &CpuId<R>) -> Vec<Tlb> {
+fn amd_leaves<R: CpuIdReader>(reader: &R) -> Vec<Tlb> {
+    let cpuid = CpuId::with_cpuid_reader(reader.clone());
     type Make = fn(u8, [bool; 2], (u32, u32)) -> Tlb;
     let mut tlbs = Vec::new();
     let mut put = |level: u8, make: Make, small: (u32, u32), large: (u32, u32)| match small == large {
         true => tlbs.push(make(level, BOTH, small)),
         false => tlbs.extend([make(level, SMALL, small), make(level, LARGE, large)]),
     };
-    let of = |entries: u16, ways: Associativity| {
-        let entries = u32::from(entries);
+    let of = |unit: u32, entries: u16, ways: Associativity| {
+        let entries = unit * u32::from(entries);
         let ways = match ways {
             Associativity::DirectMapped => 1,
             Associativity::NWay(ways) => u32::from(ways),
@@ -209,19 +222,20 @@ fn amd_leaves<R: CpuIdReader>(cpuid: &CpuId<R>) -> Vec<Tlb> {
         (entries, ways)
     };
     if let Some(info) = cpuid.get_l1_cache_and_tlb_info() {
-        let small = of(info.itlb_4k_size().into(), info.itlb_4k_associativity());
-        let large = of(info.itlb_2m_4m_size().into(), info.itlb_2m_4m_associativity());
+        let small = of(1, info.itlb_4k_size().into(), info.itlb_4k_associativity());
+        let large = of(1, info.itlb_2m_4m_size().into(), info.itlb_2m_4m_associativity());
         put(1, Tlb::fetches, small, large);
-        let small = of(info.dtlb_4k_size().into(), info.dtlb_4k_associativity());
-        let large = of(info.dtlb_2m_4m_size().into(), info.dtlb_2m_4m_associativity());
+        let small = of(1, info.dtlb_4k_size().into(), info.dtlb_4k_associativity());
+        let large = of(1, info.dtlb_2m_4m_size().into(), info.dtlb_2m_4m_associativity());
         put(1, Tlb::data, small, large);
     }
     if let Some(info) = cpuid.get_l2_l3_cache_and_tlb_info() {
-        let small = of(info.itlb_4k_size(), info.itlb_4k_associativity());
-        let large = of(info.itlb_2m_4m_size(), info.itlb_2m_4m_associativity());
+        let unit = amd_unit(reader);
+        let small = of(unit, info.itlb_4k_size(), info.itlb_4k_associativity());
+        let large = of(unit, info.itlb_2m_4m_size(), info.itlb_2m_4m_associativity());
         put(2, Tlb::fetches, small, large);
-        let small = of(info.dtlb_4k_size(), info.dtlb_4k_associativity());
-        let large = of(info.dtlb_2m_4m_size(), info.dtlb_2m_4m_associativity());
+        let small = of(unit, info.dtlb_4k_size(), info.dtlb_4k_associativity());
+        let large = of(unit, info.dtlb_2m_4m_size(), info.dtlb_2m_4m_associativity());
         put(2, Tlb::data, small, large);
     }
     tlbs.retain(is_real);

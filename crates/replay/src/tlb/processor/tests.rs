@@ -13,7 +13,7 @@ fn of(vendor: &str, leaves: &'static [(u32, u32, [u32; 4])]) -> Processor {
         let found = leaves.iter().find(|known| (known.0, known.1) == (leaf, sub)).map(|known| known.2);
         let [eax, ebx, ecx, edx] = match leaf {
             0 => [0x20, name[0], name[2], name[1]],
-            0x8000_0000 => [0x8000_0020, 0, 0, 0],
+            0x8000_0000 => [0x8000_0021, 0, 0, 0],
             _ => found.unwrap_or_default(),
         };
         CpuIdResult { eax, ebx, ecx, edx }
@@ -89,6 +89,29 @@ fn amd_is_read() {
         (processor.leaf, processor.coalesces, &processor.tlbs[..]),
         (Some(0x8000_0005), 4, &wanted[..])
     );
+}
+
+/// Zen 5 counts the second level in 32 entries. The leaf that says so may be hidden, as on the first of these.
+#[test]
+fn the_second_level_of_zen_5_is_counted_in_32_entries() {
+    const FAMILY_26: (u32, u32, [u32; 4]) = (1, 0, [0x00b0_0f21, 0, 0, 0]);
+    const TLBS: [(u32, u32, [u32; 4]); 2] = [
+        (0x8000_0005, 0, [0xff60_ff40, 0xff60_ff40, 0, 0]),
+        (0x8000_0006, 0, [0x4080_2040, 0x6080_4040, 0, 0]),
+    ];
+    let wanted = [
+        Tlb::fetches(1, BOTH, (64, 64)),
+        Tlb::data(1, BOTH, (96, 96)),
+        Tlb::fetches(2, SMALL, (2048, 4)),
+        Tlb::fetches(2, LARGE, (2048, 2)),
+        Tlb::data(2, SMALL, (4096, 8)),
+        Tlb::data(2, LARGE, (4096, 4)),
+    ];
+    let hidden: &[_] = &[FAMILY_26, TLBS[0], TLBS[1]];
+    let told: &[_] = &[TLBS[0], TLBS[1], (0x8000_0021, 0, [1 << 14, 0, 0, 0])];
+    for leaves in [hidden, told] {
+        assert_eq!(of("AuthenticAMD", leaves).tlbs, wanted);
+    }
 }
 
 /// What a virtual machine with hidden leaves says: leaf 2 points to leaf 0x18, which is empty. And nonsense.

@@ -169,6 +169,7 @@ impl<'a> Run<'a> {
             Over::Case(other) => self.figure(goal.figure, other, goal.arm, launch)?,
             Over::ArmInCase(arm, other) => self.figure(goal.figure, other, arm, launch)?,
             Over::Metric(name) => self.figure(Figure::Metric(name), case, goal.arm, launch)?,
+            Over::FirstOf(arms) => arms.iter().find_map(|arm| self.figure(goal.figure, case, arm, launch))?,
             Over::BestOf(arms) => {
                 let all = arms.iter().filter_map(|arm| self.figure(goal.figure, case, arm, launch));
                 if self.is_higher_better(goal, case) {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::judge::{self, Run};
-use super::page::{Table, wrapped};
+use super::markdown::{Table, wrapped};
 use super::results::Launch;
 use crate::bench::table::distinct;
 

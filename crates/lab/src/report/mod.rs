@@ -4,13 +4,17 @@
 //! ```text
 //! results   one file for each experiment, machine and state of the code: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
+//! counts    exact counts on the page
 //! machines  the runs and the machines of the page
+//! markdown  tables and wrapped prose
 //! page      the page, from the results, the goals beside the experiments and the notes; and the page of older runs
 //! html      a page for a browser, from the figures of a run
 //! ```
 
+mod counts;
 mod html;
 mod machines;
+mod markdown;
 // Public for the tests beside the command, so that unit tests need not compile every arm again.
 #[doc(hidden)]
 pub mod judge;

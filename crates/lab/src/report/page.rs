@@ -6,17 +6,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::counts;
 use super::judge::{self, Case, Measured, Run, Slower, Verdict};
 use super::machines;
+use super::markdown::{Table, wrapped};
 use super::results::{Results, Series};
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, mark, quantity, with_kernel};
 use crate::output::quoted;
-
-/// Columns at which documents wrap.
-const COLUMNS: usize = 100;
 
 /// The two pages of measured figures.
 pub struct Pages {
@@ -100,23 +99,6 @@ fn note(folder: &Path, name: &str) -> Result<String> {
     Ok(format!("\n{}\n", text.trim()))
 }
 
-/// A table in Markdown.
-pub struct Table(pub String);
-
-impl Table {
-    pub fn new(header: &[&str]) -> Self {
-        let mut table = Self(String::new());
-        table.row(header);
-        let _ = writeln!(table.0, "|{}", "---|".repeat(header.len()));
-        table
-    }
-
-    pub fn row<S: AsRef<str>>(&mut self, cells: &[S]) {
-        let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
-        let _ = writeln!(self.0, "| {} |", cells.join(" | "));
-    }
-}
-
 fn heading(experiment: &Experiment) -> String {
     let question =
         format!("{} Expected before the first run: {}", experiment.question, experiment.expectation);
@@ -128,15 +110,6 @@ fn heading(experiment: &Experiment) -> String {
         let _ = writeln!(text, "{}", wrapped(one, "- "));
     }
     text
-}
-
-/// Wraps `text`; lines after the first are indented by the length of `before`, which starts the first.
-pub fn wrapped(text: &str, before: &str) -> String {
-    let indent = " ".repeat(before.len());
-    let options =
-        textwrap::Options::new(COLUMNS).initial_indent(before).subsequent_indent(&indent).break_words(false);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    textwrap::fill(&words.join(" "), options.word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
 
 fn missed(measured: &[Measured<'_>]) -> String {
@@ -305,6 +278,7 @@ fn figures(measured: &Measured<'_>) -> String {
     let arms = arms(measured, |metric| metric == TIME.name);
     text += &times(measured, &arms);
     text += &others(measured);
+    text += &counts::table(measured);
     text += &skipped(measured);
     text
 }

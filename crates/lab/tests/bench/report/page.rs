@@ -161,6 +161,21 @@ fn the_machine_is_described_with_the_settings_of_its_kernel() {
 }
 
 #[test]
+fn counts_without_which_times_mean_little_are_shown() {
+    let counted = |experiment: &str, name: &str, count: u64| {
+        let row = row(experiment, "unmap", "quire", "time", &[1e6]);
+        vec![Row { counters: [(name.to_owned(), count)].into(), ..row }]
+    };
+    let page = |rows| text(&kept(&[rows]), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    let aged = page(counted("aged", "frames_in_sequence", 65_039));
+    assert!(aged.contains("| `unmap` | frames_in_sequence | 65039 | 1 |"), "{aged}");
+    let cleared = page(counted("first-touch", "bytes_cleared", 2 << 20));
+    assert!(cleared.contains("| `unmap` | bytes_cleared | 2 MiB | 1 |"), "{cleared}");
+    let other = page(counted("unmap", "frames_in_sequence", 65_039));
+    assert!(!other.contains("65039"), "{other}");
+}
+
+#[test]
 fn ratios_name_the_kernel() {
     let rows = [("quire", 1e6), ("linux", 2e6)].map(|(arm, time)| at("1111", "4KiB", arm, &[time]));
     let page = pages(&[rows.to_vec()]).newest;

@@ -205,36 +205,33 @@ fn goals(measured: &[Measured<'_>]) -> String {
         "experiment",
         "figure to reach",
         "to reach",
-        "measured, the worst case",
-        "launches that reached it",
-        "run",
-        "code",
+        "run by run: the worst case (launches in which all cases reached it; code)",
     ];
     let mut table = Table::new(&header);
-    for one in measured {
-        for goal in one.experiment.goals {
-            let verdicts = judge::verdicts(goal, one);
-            let distance = |verdict: &Verdict<'_>| goal.bound.distance(verdict.median());
-            let worst = verdicts.iter().max_by(|one, other| distance(one).total_cmp(&distance(other)));
-            let Some(worst) = worst else {
-                table.row(&[one.experiment.name, goal.what, &bound(goal, None), "not measured", "", "", ""]);
-                continue;
-            };
-            let launches = verdicts.iter().map(|verdict| verdict.launches.len()).min().unwrap_or(0);
-            let reached =
-                (0..launches).filter(|at| verdicts.iter().all(|verdict| verdict.launches[*at].1)).count();
-            table.row(&[
-                one.experiment.name.to_owned(),
-                goal.what.to_owned(),
-                bound(goal, worst.unit),
-                format!("{} (`{}`)", value(goal, worst), worst.case),
-                format!("{reached} of {launches}"),
-                worst.run.number.to_string(),
-                judge::since(one.experiment, worst.run.results).to_owned(),
-            ]);
+    for alike in measured.chunk_by(|first, second| first.experiment.name == second.experiment.name) {
+        let experiment = alike[0].experiment;
+        for goal in experiment.goals {
+            let found: Vec<(String, String)> = alike.iter().filter_map(|one| judged(goal, one)).collect();
+            let (bounds, values): (Vec<String>, Vec<String>) = found.into_iter().unzip();
+            let bound = bounds.into_iter().next().unwrap_or_else(|| bound(goal, None));
+            let values = if values.is_empty() { "not measured".to_owned() } else { values.join("; ") };
+            table.row(&[experiment.name, goal.what, &bound, &values]);
         }
     }
     table.0
+}
+
+/// The bound in the unit of the figure, and the worst case on one machine; `None` where it is not measured.
+fn judged(goal: &Goal, one: &Measured<'_>) -> Option<(String, String)> {
+    let verdicts = judge::verdicts(goal, one);
+    let distance = |verdict: &Verdict<'_>| goal.bound.distance(verdict.median());
+    let worst = verdicts.iter().max_by(|one, other| distance(one).total_cmp(&distance(other)))?;
+    let launches = verdicts.iter().map(|verdict| verdict.launches.len()).min().unwrap_or(0);
+    let reached = (0..launches).filter(|at| verdicts.iter().all(|verdict| verdict.launches[*at].1)).count();
+    let (number, code) = (worst.run.number, judge::since(one.experiment, worst.run.results));
+    let value = value(goal, worst);
+    let said = format!("run {number}: {value} `{}` ({reached} of {launches}; {code})", worst.case);
+    Some((bound(goal, worst.unit), said))
 }
 
 /// The bound of a goal in words.

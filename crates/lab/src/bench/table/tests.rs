@@ -71,3 +71,18 @@ fn durations_keep_three_digits() {
     let shown = [0.5, 9.99, 12.34, 999.0, 1e3, 12_345.0, 123_456_789.0, 2.5e9].map(duration);
     assert_eq!(shown, ["0.50 ns", "9.99 ns", "12.3 ns", "999 ns", "1.00 us", "12.3 us", "123 ms", "2.50 s"]);
 }
+
+#[test]
+fn samples_far_above_the_least_are_marked() {
+    let shown = |samples: &[f64]| {
+        render(&QUESTION, &Measured { rows: vec![row("first", samples, None)], about: Vec::new() })
+    };
+    let even = shown(&[1.0, 2.0, 3.0]);
+    assert!(!even.contains(" !") && !even.contains("behind a range"), "{even}");
+    let one = shown(&[1.0, 2.0, 4.0]);
+    assert!(
+        one.contains("4.00 ns !") && !one.contains("4.00 ns !!") && one.contains("behind a range"),
+        "{one}"
+    );
+    assert!(shown(&[1.0, 4.0, 4.0]).contains("4.00 ns !!"));
+}

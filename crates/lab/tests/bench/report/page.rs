@@ -47,7 +47,7 @@ fn what_is_reached_stands_in_the_list_of_goals_alone() {
         top.contains("Every figure was reached in every launch.") && top.contains("In no case."),
         "{top}"
     );
-    assert!(rest.contains("| 30 times | 3000 times (`4KiB/cold`) | 1 of 1 | 1 | changed |"), "{rest}");
+    assert!(rest.contains("| 30 times | run 1: 3000 times `4KiB/cold` (1 of 1; changed) |"), "{rest}");
     assert!(rest.contains("| not measured |"), "goals without data are named too");
 }
 

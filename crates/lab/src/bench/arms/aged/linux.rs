@@ -72,50 +72,42 @@ impl Drop for Between {
 
 impl Between {
     fn of(case: &Aged) -> Result<Self, Skip> {
-        let (turns, pages) = (case.turns(), case.turns() * TURN);
-        let process = |space| {
-            let (region, half) = (region(pages * PAGE)?, half_of(space, pages));
-            let advised = region.advise(Advice::LinuxNoHugepage);
-            advised.map_err(|error| Skip::because("madvise of the other memory", error))?;
-            // SAFETY: C2: the child writes to memory of its own, calls madvise and uses its pipes.
-            let child = unsafe {
-                Child::start(|line| {
-                    let mut work = |turn: usize| {
-                        if !line.wait() {
-                            return false;
-                        }
-                        match turn.checked_sub(turns) {
-                            None => (turn * TURN..(turn + 1) * TURN).for_each(|page| region.touch(page)),
-                            Some(turn) => {
-                                let drop = |page: &u32| {
-                                    region.advise_pages(*page as usize, 1, Advice::LinuxDontNeed)
-                                };
-                                let dropped = &half[turn * TURN / 2..(turn + 1) * TURN / 2];
-                                if !dropped.iter().all(|page| drop(page).is_ok()) {
-                                    return false;
-                                }
-                            }
-                        }
-                        line.say(0)
-                    };
-                    let done = (0..2 * turns).all(&mut work);
-                    // Until the parent closes the pipe.
-                    done && !line.wait()
-                })
-            };
-            child
-        };
         let mut between = Self { bytes: case.other_bytes, processes: Vec::new() };
         for space in 0..SPACES {
-            between.processes.push(process(space)?);
+            between.processes.push(process(space, case.turns())?);
         }
-        for _ in 0..2 * turns {
+        for _ in 0..2 * case.turns() {
             for process in &mut between.processes {
                 process.tell()?;
                 process.hear()?;
             }
         }
         Ok(between)
+    }
+}
+
+/// One of them: when it is told, it writes to the pages of its next turn, and after all turns drops as many.
+fn process(space: usize, turns: usize) -> Result<Child, Skip> {
+    let (region, half) = (region(turns * TURN * PAGE)?, half_of(space, turns * TURN));
+    let advised = region.advise(Advice::LinuxNoHugepage);
+    advised.map_err(|error| Skip::because("madvise of the other memory", error))?;
+    let write = |turn: usize| (turn * TURN..(turn + 1) * TURN).for_each(|page| region.touch(page));
+    let dropped = |turn: usize| {
+        let mut pages = half[turn * TURN / 2..(turn + 1) * TURN / 2].iter();
+        pages.all(|page| region.advise_pages(*page as usize, 1, Advice::LinuxDontNeed).is_ok())
+    };
+    // SAFETY: C2: the child writes to memory of its own, calls madvise and uses its pipes.
+    unsafe {
+        Child::start(|line| {
+            let written = (0..turns).all(|turn| {
+                line.wait() && {
+                    write(turn);
+                    line.say(0)
+                }
+            });
+            // The last wait ends when the parent closes the pipe.
+            written && (0..turns).all(|turn| line.wait() && dropped(turn) && line.say(0)) && !line.wait()
+        })
     }
 }
 

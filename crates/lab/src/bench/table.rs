@@ -103,12 +103,26 @@ fn baseline(experiment: &Experiment, of_case: &[&Row]) -> Option<f64> {
 }
 
 fn baseline_words(experiment: &Experiment, rows: &[Row]) -> String {
-    let kernel = rows.first().and_then(|row| row.machine["kernel"].as_str());
-    let named: Vec<String> = experiment.baseline.iter().map(|arm| with_kernel(arm, kernel)).collect();
+    let named: Vec<String> =
+        experiment.baseline.iter().map(|arm| with_kernel(arm, kernel_of(rows))).collect();
     match named.as_slice() {
         [one] => format!("time of {one}"),
         several => format!("time of the fastest of {}", several.join(", ")),
     }
+}
+
+fn kernel_of(rows: &[Row]) -> Option<&str> {
+    rows.first().and_then(|row| row.machine["kernel"].as_str())
+}
+
+/// The heads of columns: ratios with the running kernel name its version.
+pub fn heads(names: &[&str], rows: &[Row]) -> Vec<String> {
+    let named = |arm: &str| with_kernel(arm, kernel_of(rows));
+    let head = |name: &&str| match name.split_once(" / ") {
+        Some((one, other)) => format!("{} / {}", named(one), named(other)),
+        None => (*name).to_owned(),
+    };
+    names.iter().map(head).collect()
 }
 
 /// An arm of the running kernel with its version, such as `linux 6.18`; another arm's name as it is.

@@ -23,7 +23,6 @@ pub mod page;
 #[doc(hidden)]
 pub mod results;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -93,7 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
     for file in files {
-        let text = read(file)?;
+        let text = results::text_of(file)?;
         let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
         let rows = rows.with_context(|| format!("{} has a line that no bench wrote", quoted(file)))?;
         for kept in results::keep(&rows, folder, remark)? {
@@ -113,7 +112,7 @@ fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
             Target::named(path)?.write(text.as_bytes())?;
             continue;
         }
-        let Some(line) = first_difference(&read(path)?, &text) else { continue };
+        let Some(line) = first_difference(&results::text_of(path)?, &text) else { continue };
         bail!(
             "{} differs from its data or from today's code, from line {line} on: write it with `quire report \
              tables`",
@@ -121,10 +120,6 @@ fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
         )
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)))
 }
 
 /// The number of the first line that differs.

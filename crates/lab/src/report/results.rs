@@ -334,8 +334,13 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// The text of a file, or an error that names it.
+pub(super) fn text_of(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)))
+}
+
 fn read(path: &Path) -> Result<Results> {
-    let text = super::read(path)?;
+    let text = text_of(path)?;
     let wrong = || format!("{} is no file of results", quoted(path));
     let mut lines = text.lines();
     let header = serde_json::from_str(lines.next().unwrap_or_default()).with_context(wrong)?;

@@ -90,9 +90,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
 
 /// The times of both sides, and how far their frames are in sequence.
 fn beside_linux(rows: &[Row]) -> String {
-    let header =
-        ["case", "linux / quire", "frames in sequence: quire", "linux", "of pages"].map(str::to_owned);
-    let mut text = Sheet::new(&header, 1);
+    let header = ["case", "linux / quire", "frames in sequence: quire", "linux", "of pages"];
+    let mut text = Sheet::new(&table::heads(&header, rows), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let median = |arm| beside::median(rows, arm, case);
         let frames = |arm: &str| {

@@ -156,7 +156,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
         "roof / linux",
         "to reach",
     ];
-    let mut populated = Sheet::new(&header.map(str::to_owned), 1);
+    let mut populated = Sheet::new(&table::heads(&header, rows), 1);
     let roof = |case: &str| {
         let raw = clear::raw().into_iter().filter_map(|arm| Some((arm, rate(case, arm)?)));
         raw.max_by(|one, other| one.1.total_cmp(&other.1))

@@ -182,7 +182,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         "published, before: on / off",
         "published, batched: on / off",
     ];
-    let mut text = Sheet::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&table::heads(&header, rows), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let verb = if case.starts_with("grow") { "alloc" } else { "free" };
         text.add_row(vec![

@@ -1,6 +1,6 @@
 use serde_json::{Map, json};
 
-use super::render;
+use super::{heads, render};
 use crate::bench::experiment::{Better, Counters, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::output::duration;
@@ -85,4 +85,12 @@ fn samples_far_above_the_least_are_marked() {
         "{one}"
     );
     assert!(shown(&[1.0, 4.0, 4.0]).contains("4.00 ns !!"));
+}
+
+#[test]
+fn ratios_with_the_running_kernel_name_its_version() {
+    let mut row = row("slow", &[1.0], None);
+    row.machine = json!({ "kernel": "6.18.44-test" });
+    let named = heads(&["case", "linux / quire", "quire / linux-thp"], &[row]);
+    assert_eq!(named, ["case", "linux 6.18 / quire", "quire / linux-thp 6.18"]);
 }

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 
 use everything::NAMES;
 
+mod allocators;
 mod clears;
 mod compare;
 mod counts;

@@ -50,7 +50,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     goals: &[
         Goal::new("a pair of order 0: 4 times as fast as the best peer", "quire", &["pair"], Times(4.0))
             .over(BestOf(page_alloc::PEERS)),
-        Goal::new("a pair of order 0: under 12 cycles", "quire", &["pair"], AtMost(12.0)).metric(CYCLES.name),
+        Goal::new("a pair of order 0: under 8 cycles", "quire", &["pair"], AtMost(8.0)).metric(CYCLES.name),
         Goal::new(
             "a pair of order 0 by two threads: within 10 % of one",
             "quire",

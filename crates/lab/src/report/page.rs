@@ -8,15 +8,14 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::judge::{self, Case, Measured, Run, Verdict};
+use super::markdown::{Table, wrapped};
+use super::prices;
 use super::results::{Launch, Results, Series};
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, quantity};
 use crate::output::quoted;
-
-/// Columns at which documents wrap.
-const COLUMNS: usize = 100;
 
 /// The page that shows `all`, with the notes in the folder `notes`: `head.md` and one file for each experiment.
 ///
@@ -57,23 +56,6 @@ fn note(folder: &Path, name: &str) -> Result<String> {
     Ok(format!("\n{}\n", text.trim()))
 }
 
-/// A table in Markdown.
-struct Table(String);
-
-impl Table {
-    fn new(header: &[&str]) -> Self {
-        let mut table = Self(String::new());
-        table.row(header);
-        let _ = writeln!(table.0, "|{}", "---|".repeat(header.len()));
-        table
-    }
-
-    fn row<S: AsRef<str>>(&mut self, cells: &[S]) {
-        let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
-        let _ = writeln!(self.0, "| {} |", cells.join(" | "));
-    }
-}
-
 fn heading(experiment: &Experiment) -> String {
     let question =
         format!("{} Expected before the first run: {}", experiment.question, experiment.expectation);
@@ -85,15 +67,6 @@ fn heading(experiment: &Experiment) -> String {
         let _ = writeln!(text, "{}", wrapped(one, "- "));
     }
     text
-}
-
-/// Wraps `text`; lines after the first are indented by the length of `before`, which starts the first.
-fn wrapped(text: &str, before: &str) -> String {
-    let indent = " ".repeat(before.len());
-    let options =
-        textwrap::Options::new(COLUMNS).initial_indent(before).subsequent_indent(&indent).break_words(false);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    textwrap::fill(&words.join(" "), options.word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
 
 fn missed(measured: &[Measured<'_>]) -> String {
@@ -334,6 +307,7 @@ fn figures(measured: &Measured<'_>) -> String {
     }
     let arms = arms(measured, |metric| metric == TIME.name);
     text += &times(measured, &arms);
+    text += &prices::text(measured);
     text += &others(measured);
     text += &skipped(measured);
     text
@@ -395,7 +369,7 @@ fn others(measured: &Measured<'_>) -> String {
             let find =
                 |arm: &&str| case.series().find(|series| series.arm == **arm && series.metric == metric);
             let mut cells = vec![format!("`{}`", case.name), metric.to_owned()];
-            cells.extend(arms.iter().map(|arm| find(arm).map(middle).unwrap_or_default()));
+            cells.extend(arms.iter().map(|arm| find(arm).map(with_deviation).unwrap_or_default()));
             cells.push(case.run.number.to_string());
             cells.push(judge::since(measured.experiment, case.run.results).to_owned());
             table.row(&cells);
@@ -427,6 +401,12 @@ fn skipped(measured: &Measured<'_>) -> String {
 /// The figure of all launches.
 fn middle(series: &Series) -> String {
     series.figure().map(|figure| quantity(figure, &series.unit)).unwrap_or_default()
+}
+
+/// The same, and the standard deviation of a launch's samples where it is known.
+fn with_deviation(series: &Series) -> String {
+    let share = series.deviation().map(|share| format!(" ± {:.1} %", 100.0 * share));
+    middle(series) + &share.unwrap_or_default()
 }
 
 /// The median of all launches, and the smallest and the largest sample.

@@ -5,14 +5,12 @@
 //! results   one file for each experiment, machine and state of the code: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
 //! page      the page, from the results, the goals beside the experiments and the notes
-//! prices    what a call, a trap and a system call cost, for the page
 //! markdown  tables and paragraphs of the page
 //! html      a page for a browser, from the figures of a run
 //! ```
 
 mod html;
 mod markdown;
-mod prices;
 // Public for the tests beside the command, so that unit tests need not compile every arm again.
 #[doc(hidden)]
 pub mod judge;

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::judge::{self, Case, Measured, Run, Verdict};
 use super::markdown::{Table, wrapped};
-use super::prices;
 use super::results::{Launch, Results, Series};
+use crate::bench::crossings::Crossings;
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
@@ -307,7 +307,7 @@ fn figures(measured: &Measured<'_>) -> String {
     }
     let arms = arms(measured, |metric| metric == TIME.name);
     text += &times(measured, &arms);
-    text += &prices::text(measured);
+    text += &crossings(measured);
     text += &others(measured);
     text += &skipped(measured);
     text
@@ -350,6 +350,14 @@ fn times(measured: &Measured<'_>, arms: &[&str]) -> String {
         table.row(&cells);
     }
     table.0
+}
+
+/// The prices that only one side of a ratio pays, as the newest launch that has them says; empty where both sides pay.
+fn crossings(measured: &Measured<'_>) -> String {
+    let launches = measured.cases.iter().flat_map(|case| case.run.results.header.launches.iter().rev());
+    let here = launches.filter_map(|launch| launch.crossings).next();
+    let said = Crossings::said(measured.experiment.name, here);
+    said.map(|said| format!("\n{}\n", wrapped(&said, ""))).unwrap_or_default()
 }
 
 /// Every other metric except cycles, which follow from the time.

@@ -146,7 +146,10 @@ impl<P: OnBare> Ready<'_, P> {
     /// One kind of interrupt in a task that makes pairs, and then in one that makes none.
     fn alone(&self, context: Context) -> Result<Sample, Skip> {
         let (times, interrupted, refused) = self.interrupts_of(context, || self.pairs(1))?;
-        let (_, signal, _) = self.interrupts_of(context, || Some(std::hint::spin_loop()))?;
+        let (_, signal, _) = self.interrupts_of(context, || {
+            std::hint::spin_loop();
+            Some(())
+        })?;
         let sample = self.sample(&times, refused)?;
         Ok(sample.metric(INTERRUPTED, interrupted).metric(SIGNAL, signal))
     }

@@ -5,6 +5,7 @@ pub mod beside;
 pub mod caches;
 pub mod code;
 pub mod counts;
+pub mod crossings;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crossings::Crossings;
 use experiment::{Experiment, Measured};
 use runner::{Runner, Scale};
 
@@ -122,7 +124,7 @@ pub fn scale(experiment: &Experiment, smoke: bool, rounds: Option<u16>) -> Scale
 
 const COLLAPSE_THP: &str = experiments::collapse_thp::EXPERIMENT.name;
 
-/// Measures an experiment, and notes how quiet the machine was.
+/// Measures an experiment, and notes how quiet the machine was, and the prices that only one side pays.
 ///
 /// # Errors
 /// Arms that did different work, or a missing tool.
@@ -131,6 +133,12 @@ pub fn measure(experiment: &Experiment, runner: &Runner) -> Result<Measured> {
     let mut measured = (experiment.run)(experiment, runner)?;
     if let Some(shares) = watch.and_then(|watch| watch.shares()) {
         note_shares(&mut measured.rows, shares);
+    }
+    if crossings::is_one_sided(experiment.name)
+        && let Some(here) = Crossings::here()
+    {
+        let here = serde_json::to_value(here)?;
+        measured.rows.iter_mut().for_each(|row| row.machine[crossings::NAME] = here.clone());
     }
     Ok(measured)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::crossings::Crossings;
 use super::experiment::{Experiment, Measured, TIME};
 use super::row::Row;
 use super::runner::REPEATED;
@@ -23,6 +24,10 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     );
     if text.contains(" !") {
         let _ = writeln!(text, "{MARKS}");
+    }
+    let here = rows.iter().find_map(|row| Crossings::of(&row.machine));
+    if let Some(said) = Crossings::said(experiment.name, here) {
+        let _ = writeln!(text, "{said}");
     }
     for (arm, about) in &measured.about {
         let _ = writeln!(text, "{arm}: {about}");

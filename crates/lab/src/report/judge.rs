@@ -9,9 +9,10 @@ use crate::bench::goal::{Bound, Figure, Goal, Over};
 use crate::bench::metric::is_worst;
 use crate::bench::table::distinct;
 
-/// Metrics that are no measure of an arm's speed: cycles beside times, and the time of loops and empty
-/// processes.
-const NOT_COMPARED: [&str; 7] = ["cycles", "alloc-cycles", "free-cycles", "empty", "fill", "loop", "ring"];
+/// Metrics that are no measure of an arm's speed: cycles beside times, the time of loops and empty processes, and that of
+/// signals.
+const NOT_COMPARED: [&str; 9] =
+    ["cycles", "alloc-cycles", "free-cycles", "empty", "fill", "interrupted", "loop", "ring", "signal"];
 
 /// The figures of one experiment on one machine. Each case is from the newest run that has it.
 pub struct Measured<'a> {

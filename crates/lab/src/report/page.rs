@@ -11,6 +11,7 @@ use super::judge::{self, Case, Measured, Run, Slower, Verdict};
 use super::machines;
 use super::markdown::{Table, wrapped};
 use super::results::{Results, Series};
+use crate::bench::crossings::Crossings;
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
@@ -274,6 +275,7 @@ fn figures(measured: &Measured<'_>) -> String {
     }
     let arms = arms(measured, |metric| metric == TIME.name);
     text += &times(measured, &arms);
+    text += &crossings(measured);
     text += &others(measured);
     text += &counts::table(measured);
     text += &skipped(measured);
@@ -323,6 +325,14 @@ fn times(measured: &Measured<'_>, arms: &[&str]) -> String {
     table.0
 }
 
+/// The prices that only one side of a ratio pays, as the newest launch that has them says; empty where both sides pay.
+fn crossings(measured: &Measured<'_>) -> String {
+    let launches = measured.cases.iter().flat_map(|case| case.run.results.header.launches.iter().rev());
+    let here = launches.filter_map(|launch| launch.crossings).next();
+    let said = Crossings::said(measured.experiment.name, here);
+    said.map(|said| format!("\n{}\n", wrapped(&said, ""))).unwrap_or_default()
+}
+
 /// Every other metric except cycles, which follow from the time.
 fn others(measured: &Measured<'_>) -> String {
     let is_other = |metric: &str| metric != TIME.name && !metric.ends_with("cycles");
@@ -340,7 +350,7 @@ fn others(measured: &Measured<'_>) -> String {
             let find =
                 |arm: &&str| case.series().find(|series| series.arm == **arm && series.metric == metric);
             let mut cells = vec![format!("`{}`", case.name), metric.to_owned()];
-            cells.extend(arms.iter().map(|arm| find(arm).map(middle).unwrap_or_default()));
+            cells.extend(arms.iter().map(|arm| find(arm).map(with_deviation).unwrap_or_default()));
             cells.push(case.run.number.to_string());
             cells.push(judge::since(measured.experiment, case.run.results).to_owned());
             table.row(&cells);
@@ -372,6 +382,12 @@ fn skipped(measured: &Measured<'_>) -> String {
 /// The figure of all launches.
 fn middle(series: &Series) -> String {
     series.figure().map(|figure| quantity(figure, &series.unit)).unwrap_or_default()
+}
+
+/// The same, and the standard deviation of a launch's samples where it is known.
+fn with_deviation(series: &Series) -> String {
+    let share = series.deviation().map(|share| format!(" ± {:.1} %", 100.0 * share));
+    middle(series) + &share.unwrap_or_default()
 }
 
 /// The median of all launches, and how far launches are apart, or samples where there is one launch.

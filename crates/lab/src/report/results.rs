@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bench::experiment::{Better, Counters, TIME};
+use crate::bench::crossings::{self, Crossings};
+use crate::bench::experiment::{Better, Counters, RATE, TIME};
 use crate::bench::row::Row;
-use crate::bench::stats::Spread;
+use crate::bench::stats::{Spread, mean_and_deviation};
 use crate::output::{Target, quoted};
 
 /// The common part of all lines of a file.
@@ -50,6 +51,9 @@ pub struct Launch {
     /// The share that the host of a virtual machine gave to others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stolen: Option<f64>,
+    /// The prices that only one side of a ratio pays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crossings: Option<Crossings>,
     /// The rate of the time-stamp counter, which is measured anew for each launch.
     pub tsc_hertz: Option<f64>,
     /// The settings of transparent huge pages when it began.
@@ -70,6 +74,9 @@ pub struct Series {
     pub better: Better,
     /// The number of each launch that has it, from 0, and the summary of its samples.
     pub launches: Vec<(usize, Spread)>,
+    /// Of a rate: the number of each launch, and the standard deviation of its samples, as a share of their mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deviations: Vec<(usize, f64)>,
     /// Exact counts: of each the largest of a repetition, in all launches.
     #[serde(default, skip_serializing_if = "Counters::is_empty")]
     pub counters: Counters,
@@ -98,6 +105,11 @@ impl Series {
         let medians: Vec<f64> = self.launches.iter().map(|(_, spread)| spread.median).collect();
         let Spread { min, max, .. } = Spread::of(&medians)?;
         Some(Range { least: min, most: max, of_samples: false })
+    }
+
+    /// The largest standard deviation of a launch, as a share of its mean.
+    pub fn deviation(&self) -> Option<f64> {
+        self.deviations.iter().map(|(_, share)| *share).max_by(f64::total_cmp)
     }
 
     /// The median of the launches' medians, with the smallest and the largest sample of all of them.
@@ -170,6 +182,7 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
 /// The description of a machine without what is another at each launch.
 fn lasting(machine: &Value) -> Value {
     let mut machine = machine.clone();
+    machine.as_object_mut().map(|all| all.remove(crossings::NAME));
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
     // Folio sizes too: each arm sets those that it needs, and another bench may do so at the same time. Each launch keeps
     // those that it began with.
@@ -211,6 +224,7 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
         load: rounded(load, 100.0),
         others: rounded(others, 1000.0),
         stolen: rounded(stolen, 1000.0),
+        crossings: Crossings::of(&first.machine),
         tsc_hertz,
         thp: first.machine.get("thp").cloned(),
         remark,
@@ -266,6 +280,7 @@ impl Results {
                     unit: row.unit.clone(),
                     better: row.better,
                     launches: Vec::new(),
+                    deviations: Vec::new(),
                     counters: Counters::new(),
                     skipped: None,
                 });
@@ -278,6 +293,10 @@ impl Results {
             *known = (*known).max(*count);
         }
         series.skipped.clone_from(&row.skipped);
+        let deviation = (row.metric == RATE.name).then(|| mean_and_deviation(&row.samples)).flatten();
+        // To a thousandth of a percent.
+        let share = deviation.map(|(mean, by)| (by / mean * 1e5).round() / 1e5);
+        series.deviations.extend(share.map(|share| (launch, share)));
         series.launches.extend(Spread::of(&row.samples).map(|spread| (launch, spread.rounded())));
     }
 

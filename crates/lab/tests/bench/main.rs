@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 
 use everything::NAMES;
 
+mod allocators;
 mod clears;
 mod compare;
 mod counts;
@@ -191,11 +192,11 @@ fn check_page_alloc(rows: &[Row], cases: &BTreeSet<String>) {
         expected.extend([1, 32, 1024].map(|batch| on(&format!("batch/{batch}"), threads)));
     }
     expected.extend((1..=8).map(|order| format!("pair/order{order}")));
-    let others = ["cross-free/2threads", "full90", "full90/mixed", "near-exhaustion"];
-    expected.extend(others.map(str::to_owned));
+    let others = ["cross-free/2threads", "near-exhaustion"];
+    expected.extend(others.into_iter().chain(allocators::SCATTERED).map(str::to_owned));
     assert_eq!(*cases, expected);
     for row in rows.iter().filter(|row| row.experiment == "page-alloc" && row.arm != "linux") {
-        assert_eq!(row.skipped, None, "{} {}", row.case, row.arm);
+        assert_eq!(row.skipped.is_some(), allocators::leaves_out(row), "{} {}", row.case, row.arm);
     }
     let linux = rows.iter().filter(|row| row.arm == "linux" && row.skipped.is_none());
     assert!(linux.filter(|row| row.experiment == "page-alloc" && row.metric == "time").count() > 10);

@@ -17,7 +17,7 @@ const ALLOC_AT_MOST: u64 = 48;
 const FREE_AT_MOST: u64 = 74;
 
 /// A request that nothing can serve, after another one found all lists empty.
-const REFUSAL_AT_MOST: u64 = 1760;
+const REFUSAL_AT_MOST: u64 = 590;
 
 type Allocator<'a> = PageAllocator<'a, Machine<'a, false>>;
 

@@ -3,7 +3,7 @@
 use crate::output::Sheet;
 use serde_json::{Value, json};
 
-use crate::bench::arms::interrupts::{self, Interrupts, Pattern, ROUND};
+use crate::bench::arms::interrupts::{self, Arrival, Inside, Interrupts, Pattern, ROUND};
 use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, RATE, TIME};
 use crate::bench::goal::{Bound::AtMost, Goal, Over};
@@ -25,7 +25,15 @@ pub const EXPERIMENT: Experiment = Experiment {
          nothing, so every case pays for entering it.",
         "`receive`: interrupts allocate the share, the task allocates the rest and frees all frames. `pairs`: each \
          context frees what it allocated.",
-        "Interrupts arrive between two calls of the task; tests cover those that arrive inside one.",
+        "In these cases interrupts arrive between two calls of the task. In those of `inside` they arrive by signals of a \
+         timer, at any instruction of a task that does nothing but pairs; each makes 8 pairs, of which the middle is \
+         shown. For `quire`, `time` is of those that came while the code below used a list, so that they had to use \
+         the list of the next level, and `between` of the others. `inside/hard-in-soft` is a hard interrupt in a soft one \
+         in the task, so that the third level serves it. With `irq-off` an interrupt waits until the call is over, and \
+         with `task-only` it goes to the store, wherever it came.",
+        "`interrupted` is the pair of the task in which an interrupt came, without the interrupt's own pairs, and `signal` the \
+         same where the task makes no pair: nearly all of it is the host's work for a signal, which a kernel's \
+         interrupt does not have.",
     ],
     own: &["quire"],
     apart: &[],
@@ -77,6 +85,13 @@ const FAMILIES: [(&str, Pattern, usize); 4] = [
     ("pairs/2threads", Pattern::Pairs, 2),
 ];
 
+/// Interrupts that arrive inside calls.
+const ARRIVALS: [(&str, Arrival); 3] = [
+    ("inside/soft", Arrival::Soft),
+    ("inside/hard", Arrival::Hard),
+    ("inside/hard-in-soft", Arrival::HardInSoft),
+];
+
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let rounds = runner.scale.pick(20, 2_000);
     let mut cases = Vec::new();
@@ -87,7 +102,15 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
             cases.push(case(format!("{family}/{share}"), spec));
         }
     }
-    runner.measure(experiment, &cases, &mut interrupts::all())
+    let between = runner.measure(experiment, &cases, &mut interrupts::all())?;
+    let wanted = runner.scale.pick(64, 512);
+    let inside = ARRIVALS.map(|(name, arrival)| Case {
+        name: name.to_owned(),
+        params: [("wanted".to_owned(), json!(wanted))].into_iter().collect(),
+        spec: Inside { arrival, wanted },
+    });
+    let inside = runner.measure(experiment, &inside, &mut interrupts::all_inside())?;
+    Ok(Measured { rows: [between.rows, inside.rows].concat(), about: between.about })
 }
 
 fn case(name: String, spec: Interrupts) -> Case<Interrupts> {

@@ -26,6 +26,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "A process cannot disable interrupts: the hosted machine executes those instructions of a kernel \
          that a process may execute, and otherwise sets a flag; see its documentation. There is no arm \
          `linux`, since a process cannot reach a kernel's primitives.",
+        "Where a kernel knows that interrupts are on, it executes `cli` and `sti` alone: the rows \
+         `spin_lock_unlock_irq`, `simple_irq_disable_before_lock` and `local_IRQ_disable_enable` have the flag in \
+         their place, and neither `pushf` nor `popf`. Quire's locks know no interrupts, so a row whose published \
+         loop turns them off before the lock runs the code of the row whose loop does both by one call.",
     ],
     own: &["quire"],
     apart: &[],

@@ -191,3 +191,32 @@ fn prose_is_as_wide_as_other_pages() {
     let long = page.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 100);
     assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
 }
+
+#[test]
+fn what_only_one_side_pays_stands_under_its_ratios() {
+    let said = |experiment: &str, machine: &str| {
+        let mut row = row(experiment, "4KiB", "quire", "time", &[1e3]);
+        if let Ok(crossings) = serde_json::from_str::<serde_json::Value>(machine) {
+            row.machine["crossings"] = crossings;
+        }
+        let page = text(&kept(&[vec![row]]), tempfile::tempdir().unwrap().path()).unwrap();
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let page = said("fault", r#"{ "call": 1.5, "trap": 480.0, "system_call": 95.0 }"#);
+    let prices = "here a call that does nothing takes 1.50 ns, a trap 480 ns, a system call 95.0 ns.";
+    assert!(page.contains("Only the arms of Linux pay for traps") && page.contains(prices), "{page}");
+    assert!(
+        said("brk-test", "")
+            .contains("pay for system calls, where those of Quire have calls; here their prices were not")
+    );
+    assert!(!said("time-bench", "").contains("Only the arms of Linux"));
+}
+
+#[test]
+fn a_rate_has_the_deviation_of_its_samples() {
+    let launch = |samples: &[f64]| vec![row("page-test", "step-4KiB", "quire", "rate", samples)];
+    let all = kept(&[launch(&[90.0, 100.0, 110.0]), launch(&[95.0, 100.0, 105.0]), launch(&[100.0])]);
+    assert_eq!(all[0].series[0].deviations, [(0, 0.1), (1, 0.05)]);
+    let page = text(&all, tempfile::tempdir().unwrap().path()).unwrap();
+    assert_eq!(lines(&page, "| `step-4KiB` | rate | 100 ns ± 10.0 % |").len(), 1, "{page}");
+}

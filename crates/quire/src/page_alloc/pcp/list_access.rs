@@ -97,7 +97,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         self.frames().check_listable(block, frame, order)?;
         self.frames().mark_free(block, frame, order, false);
         self.frames().note_freed(FrameRange::folio(frame, order));
-        if !self.store.try_put_one(frame, order) {
+        if !self.frames().in_store(|| self.store.try_put_one(frame, order)) {
             self.defer(lists, frame, order);
         }
         Ok(())

@@ -3,9 +3,10 @@
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
+use crate::limits::BLOCK_FRAMES;
 use crate::nodes::NodePolicy;
 use crate::page_alloc::frames::owned::Folio;
-use crate::page_alloc::pcp::level as pcp;
+use crate::page_alloc::pcp::level::{self as pcp, CpuLists};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::lists::NotTaken;
 use crate::page_alloc::request::Requests;
@@ -78,11 +79,15 @@ impl<P: FramePlatform> Requests<'_, P> {
         if access.wait {
             self.lists.clear_up(access.lists);
         }
-        let found = self.alloc_from(&access, zones, gfp, order);
-        let found = if access.wait {
-            found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
+        let found = if self.is_exhausted(access.lists, zones, gfp, order) {
+            None
         } else {
-            found
+            let found = self.alloc_from(&access, zones, gfp, order);
+            if access.wait {
+                found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
+            } else {
+                found
+            }
         };
         self.lists.end(&access);
         // To drain other CPUs' lists is to wait for their interrupts.
@@ -94,6 +99,20 @@ impl<P: FramePlatform> Requests<'_, P> {
             self.platform().event(Event::OutOfMemory { order });
         }
         found.ok_or(AllocError::OutOfMemory)
+    }
+
+    /// Whether only another CPU's lists can serve the request: this CPU's are empty, its zones have too few frames, and no
+    /// zone has a block of them, so that no spare block is entirely free and could give up its tables.
+    #[inline]
+    fn is_exhausted(&self, lists: &CpuLists, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> bool {
+        let all = &self.store().zones;
+        let is_short = |&number: &u8| {
+            let zone = &all[usize::from(number)];
+            zone.allowance(gfp.urgency, gfp.zone) < order.frames()
+        };
+        lists.known_empty()
+            && zones.iter().all(is_short)
+            && all.iter().all(|zone| zone.free_frames() < BLOCK_FRAMES as u64)
     }
 
     /// Drains this CPU's lists some frames at a time and tries again: once, unless they rest, or if thorough until they

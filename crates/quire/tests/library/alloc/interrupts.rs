@@ -9,7 +9,7 @@ use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
-use quire::platform::Context;
+use quire::platform::{Context, ListGuard};
 use testkit::{order, ranges_of, with_allocator, within};
 
 type Allocator<'m> = PageAllocator<'m, Hosted>;
@@ -109,4 +109,27 @@ fn an_interrupt_gets_no_exact_range() {
             });
         }
     });
+}
+
+/// With interrupts off around each visit to the store, an interrupt on top of another one finds no lock of its own CPU
+/// held, and is served.
+#[test]
+fn interrupts_that_visit_the_store_keep_others_out() {
+    for lists in [ListGuard::IrqOff, ListGuard::TaskOnly] {
+        let machine = HostedConfig::new(64 * MIB).build().unwrap();
+        machine.run_on(CpuId(0), || {
+            let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
+            let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
+            let pair = || {
+                let frame = allocator.alloc_raw(Gfp::ATOMIC, Order::FRAME);
+                allocator.free_raw(frame.unwrap(), Order::FRAME).unwrap();
+            };
+            let pairs = || (0..20).for_each(|_| pair());
+            machine.interrupt(Context::SoftInterrupt, || {
+                let every = InterruptPlan::Every(1);
+                let on_top = machine.interrupt_at_calls(every, Context::HardInterrupt, pair, pairs);
+                assert!(on_top.delivered > 0, "{lists:?}");
+            });
+        });
+    }
 }

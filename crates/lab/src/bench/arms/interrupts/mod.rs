@@ -1,9 +1,12 @@
 //! Arms of the experiment `pcp-interrupt`.
 
+mod inside;
 mod quire;
 
 use crate::bench::experiment::Arm;
 use crate::bench::ours::guards::Guarded;
+
+pub use inside::{Arrival, Inside, all as all_inside};
 
 /// Pairs of one round: the task's since the last interrupt, and those of the next interrupt. Three quarters
 /// of them are at most the 64 packets that a network driver serves in one poll.

@@ -72,6 +72,13 @@ pub enum Crowded {
     Mixed,
     /// Pairs while all frames but a handful are in use.
     Scarce,
+    /// Frees of `count` frames in random order, which is most of the memory.
+    Emptied,
+    /// Batches of `count` frames, more than lists hold, in such a memory as that of [`Self::Pairs`].
+    Batches,
+    /// `count` times a free of a random frame and an allocation, each after other memory has filled the near caches, in
+    /// such a memory.
+    Cold,
 }
 
 /// A source of frames as one thread sees it. Frames are named as the allocator names them.
@@ -102,6 +109,11 @@ pub trait Frames: Send {
     /// Frees all of `frames`, the first one first.
     fn give_bulk(&mut self, frames: &[Self::Frame]) {
         give_each(self, frames);
+    }
+
+    /// Whether free frames may be scattered over all memory: otherwise each call would take milliseconds.
+    fn bears_scattered_frames() -> bool {
+        true
     }
 
     /// Free frames by the allocator's own count, if it keeps one.

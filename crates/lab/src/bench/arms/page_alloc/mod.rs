@@ -7,6 +7,7 @@ mod buddy_slab;
 mod buddy_system;
 mod case;
 mod frame_alloc;
+mod free_list;
 mod linux;
 mod loops;
 mod peer;
@@ -21,7 +22,8 @@ use crate::bench::experiment::Arm;
 pub use case::{Back, Crowded, Frames, Half, Operation, PageAlloc, Timed};
 
 /// The arms that ratios are taken against.
-pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME, frame_alloc::NAME];
+pub const PEERS: &[&str] =
+    &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME, frame_alloc::NAME, free_list::NAME];
 
 /// Every arm. The checksum of a repetition is the number of frames that were allocated and, where many are
 /// held at once, all different.
@@ -35,5 +37,6 @@ pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
     arms.push(Box::new(buddy_slab::BuddySlab));
     arms.push(Box::new(bitmap::Bitmap));
     arms.push(Box::new(frame_alloc::FrameAlloc));
+    arms.push(Box::new(free_list::Ranges));
     arms
 }

@@ -42,6 +42,10 @@ impl<F: Frames> Frames for Peer<F> {
         self.0.give::<ORDER>(frame);
     }
 
+    fn bears_scattered_frames() -> bool {
+        F::bears_scattered_frames()
+    }
+
     fn free_frames(&self) -> Option<u64> {
         self.0.free_frames()
     }

@@ -21,10 +21,16 @@ pub enum What {
     Loop,
     /// Takes and releases an uncontended spin lock.
     SpinLock,
-    /// The same with interrupts off while it is held.
+    /// The same with interrupts off while it is held, by calls of their own: Quire's locks know no interrupts.
     SpinLockInterruptsOff,
+    /// The same where interrupts are known to be on, so that no flags are saved.
+    SpinLockFlagsUnsaved,
     /// Turns interrupts off and restores them.
     InterruptsOff,
+    /// Turns interrupts off and on.
+    InterruptsFlagsUnsaved,
+    /// Keeps soft interrupts out and lets them in.
+    SoftInterruptsOff,
     /// Pins the task to its CPU, and unpins it.
     Pin,
     /// Calls a function directly.
@@ -41,10 +47,15 @@ pub enum What {
 
 impl What {
     /// Every primitive with its name, which is the published one where there is one.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Loop, "for_loop"),
         (Self::SpinLock, "spin_lock_unlock"),
         (Self::SpinLockInterruptsOff, "spin_lock_unlock_irqsave"),
+        (Self::SpinLockInterruptsOff, "irqsave_before_lock"),
+        (Self::SpinLockFlagsUnsaved, "spin_lock_unlock_irq"),
+        (Self::SpinLockFlagsUnsaved, "simple_irq_disable_before_lock"),
+        (Self::SoftInterruptsOff, "local_BH_disable_enable"),
+        (Self::InterruptsFlagsUnsaved, "local_IRQ_disable_enable"),
         (Self::InterruptsOff, "local_irq_save_restore"),
         (Self::Pin, "preempt_disable_enable"),
         (Self::Call, "function_call_cost"),
@@ -53,6 +64,11 @@ impl What {
         (Self::Interrupt, "interrupt_entry"),
         (Self::PagePair, "page_alloc_put"),
     ];
+
+    /// Whether a kernel saves the processor's flags for it, and restores them.
+    pub fn saves_flags(self) -> bool {
+        !matches!(self, Self::SpinLockFlagsUnsaved | Self::InterruptsFlagsUnsaved)
+    }
 }
 
 /// Every arm. The checksum of a repetition is the number of times that the primitive ran.

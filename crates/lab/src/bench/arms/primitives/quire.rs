@@ -36,7 +36,9 @@ impl Arm<Primitive> for Quire {
         if self.0.lists != ListGuard::Reentry && case.what != What::PagePair {
             return Err(Skip("this primitive is the same for every arm: see `quire`".to_owned()));
         }
-        let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) };
+        let bench = HostedConfig::bench(BYTES);
+        let interrupt_price = bench.interrupt_price && case.what.saves_flags();
+        let machine = HostedConfig { real_ipis: false, interrupt_price, ..bench };
         with_guard!(self.0.lists, P => {
             // SAFETY: H3: `Ready::run` uses the allocator inside `run_on` of this machine.
             let (machine, allocator) = unsafe { self.0.build::<P>(machine) }?;
@@ -66,12 +68,12 @@ impl<P: OnBare> Ready<'_, P> {
         match self.case.what {
             What::Loop => self.timed(|_| ()),
             What::SpinLock => self.timed(|_| *lock.lock(machine) += 1),
-            What::SpinLockInterruptsOff => self.timed(|_| {
+            What::SpinLockInterruptsOff | What::SpinLockFlagsUnsaved => self.timed(|_| {
                 let before = machine.interrupts_off();
                 *lock.lock(machine) += 1;
                 machine.interrupts_restore(before);
             }),
-            What::InterruptsOff => self.timed(|_| {
+            What::InterruptsOff | What::InterruptsFlagsUnsaved => self.timed(|_| {
                 let before = machine.interrupts_off();
                 machine.interrupts_restore(black_box(before));
             }),
@@ -90,6 +92,10 @@ impl<P: OnBare> Ready<'_, P> {
             What::Interrupt => self.timed(|turn| {
                 self.machine.interrupt(Context::SoftInterrupt, || black_box(turn));
             }),
+            What::SoftInterruptsOff => Err(Skip(
+                "Quire never keeps soft interrupts out: where one finds a list in use, it takes another"
+                    .to_owned(),
+            )),
             What::PagePair => {
                 let mut refused = 0_u64;
                 let sample = self.timed(|_| match self.allocator.alloc_raw(Gfp::KERNEL, Order::FRAME) {

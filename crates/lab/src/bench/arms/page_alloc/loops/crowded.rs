@@ -1,9 +1,9 @@
 //! The cost of a call in a memory that was filled before. Every repetition fills its own memory.
 
 use super::filled::{nine_tenths, take_all};
-use super::mixed;
 use super::pair::pairs_of;
 use super::work::{EMPTY, FILL, REFUSED, no_frame};
+use super::{mixed, scattered};
 use crate::bench::arms::page_alloc::case::{Crowded, Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
@@ -23,6 +23,9 @@ pub(super) fn run<F: Frames>(
         Crowded::Pairs => build()?.as_cpu(|source| pairs(case, source)),
         Crowded::Scarce => build()?.as_cpu(|source| scarce(case, source)),
         Crowded::Mixed => mixed::run(case, build),
+        Crowded::Emptied => build()?.as_cpu(|source| scattered::emptied(case, source)),
+        Crowded::Batches => build()?.as_cpu(|source| scattered::batches(case, source)),
+        Crowded::Cold => build()?.as_cpu(|source| scattered::cold(case, source)),
     }
 }
 

@@ -7,10 +7,11 @@ mod half;
 mod mixed;
 mod pair;
 mod places;
+mod scattered;
 mod sweep;
 mod work;
 
-use super::case::{Frames, Operation, PageAlloc};
+use super::case::{Crowded, Frames, Operation, PageAlloc};
 use crate::bench::experiment::{Prepared, Sample, Skip};
 use places::Places;
 use work::Worker;
@@ -50,10 +51,17 @@ impl<F: Frames, B: FnMut() -> Result<Vec<F>, Skip>> Prepared for Measured<F, B> 
             Operation::Sweep => sweep::run(&self.case, &mut self.workers),
             Operation::Half(half) => half::run(&self.case, &mut self.workers, half),
             Operation::Cross => cross::run(&self.case, &mut self.workers),
+            Operation::Crowded(what) if what != Crowded::Scarce && !F::bears_scattered_frames() => {
+                Err(Skip(SCATTERED.to_owned()))
+            }
             Operation::Crowded(what) => crowded::run(&self.case, what, &mut || one((self.build)()?)),
         }
     }
 }
+
+/// Why a source leaves a case out.
+const SCATTERED: &str =
+    "free frames are scattered over all memory: a call searches a list of up to 100000 ranges";
 
 /// The source of a case with one thread.
 fn one<F>(sources: Vec<F>) -> Result<F, Skip> {

@@ -107,3 +107,20 @@ fn nine_tenths_of_the_frames_stay_in_use() {
     assert!(first.counters["refused"] > 0 && first.counters["refused"] < 250);
     assert!(metric(&first, "longest") >= metric(&first, "time"));
 }
+
+#[test]
+fn frames_all_over_the_memory_are_counted_and_come_back() {
+    let emptied = run(&case(Operation::Crowded(Crowded::Emptied), 1, 700), 1000, 0).unwrap();
+    assert_eq!((emptied.counters["frames"], emptied.counters["different"]), (700, 700));
+    let batches = run(&case(Operation::Crowded(Crowded::Batches), 1, 50), 1000, 0).unwrap();
+    assert_eq!((batches.counters["different"], batches.counters["frames_in_use"]), (50, 900));
+    let cold = run(&case(Operation::Crowded(Crowded::Cold), 1, 5), 1000, 0).unwrap();
+    assert_eq!(cold.counters["frames_in_use"], 900);
+    for sample in [emptied, batches, cold] {
+        assert!(metric(&sample, "time") > 0.0);
+    }
+    for (what, count) in [(Crowded::Emptied, 1001), (Crowded::Batches, 101)] {
+        let Skip(reason) = run(&case(Operation::Crowded(what), 1, count), 1000, 0).unwrap_err();
+        assert!(reason.contains("out of memory"), "{what:?}: {reason}");
+    }
+}

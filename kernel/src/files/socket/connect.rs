@@ -50,18 +50,24 @@ impl Socket {
     fn ask(&self, state: &State, target: &Name, now: bool) -> Result<Connection, Errno> {
         let listener = registry::find(target)?;
         let bound = state.bound.as_ref().map(|(_, address)| address.clone());
+        let mut port = None;
         let (near, reached) = match (target, bound) {
             (Name::Port { address, .. }, bound) => {
                 let near = match bound {
                     Some(Address::Inet(near)) if !near.ip().is_unspecified() => near,
                     Some(Address::Inet(near)) => (address.ip(), near.port()).into(),
-                    _ => registry::near_address(address.ip())?,
+                    _ => {
+                        let (near, kept) =
+                            registry::near_address(address.ip(), self.options.reuses_address())?;
+                        port = Some(kept);
+                        near
+                    }
                 };
                 (Address::Inet(near), Some(Address::Inet(*address)))
             }
             (_, bound) => (bound.unwrap_or_else(|| Address::none(self.family)), None),
         };
-        listener.connect(Side::new(Maker::running(), &self.endpoint, near), reached, now)
+        listener.connect(Side::new(Maker::running(), &self.endpoint, near).with_port(port), reached, now)
     }
 
     /// Waits until the connection that is under way is established or refused.

@@ -15,6 +15,7 @@ use crate::sync::Mutex;
 use linux_raw_sys::general::{POLLERR, POLLHUP, POLLRDHUP};
 
 use super::address::{Address, Family};
+use super::registry::Port;
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
 use crate::files::pipe::Pipe;
@@ -35,9 +36,14 @@ impl Endpoint {
         self.error.lock().take()
     }
 
+    /// The error that the next call reports.
+    pub fn error(&self) -> Option<Errno> {
+        *self.error.lock()
+    }
+
     /// Whether there is one.
     pub fn has_error(&self) -> bool {
-        self.error.lock().is_some()
+        self.error().is_some()
     }
 
     /// Reports an error.
@@ -84,12 +90,19 @@ pub struct Side {
     /// What made it.
     pub maker: Maker,
     shut: AtomicU32,
+    /// Its port, if it was given one to connect.
+    _port: Option<Port>,
 }
 
 impl Side {
     /// A side of this process.
     pub fn new(maker: Maker, endpoint: &Arc<Endpoint>, address: Address) -> Self {
-        Self { endpoint: endpoint.clone(), address, maker, shut: AtomicU32::new(0) }
+        Self { endpoint: endpoint.clone(), address, maker, shut: AtomicU32::new(0), _port: None }
+    }
+
+    /// The same with a port that it keeps.
+    pub fn with_port(self, port: Option<Port>) -> Self {
+        Self { _port: port, ..self }
     }
 }
 
@@ -165,9 +178,14 @@ impl Connection {
         self.far().shut.load(Ordering::Acquire) & DEAF != 0
     }
 
+    /// Whether it is one of TCP.
+    pub fn is_tcp(&self) -> bool {
+        self.link.family != Family::Unix
+    }
+
     /// Whether bytes that nothing reads are sent in vain without an error: over TCP the first ones are.
     pub fn sends_in_vain(&self) -> bool {
-        let vain = self.link.family != Family::Unix && !self.has_shut(TOLD);
+        let vain = self.is_tcp() && !self.has_shut(TOLD);
         self.shut_down(TOLD);
         vain
     }

@@ -41,6 +41,10 @@ impl Name {
         address.port() == other.port() && (any || address.ip() == other.ip())
     }
 
+    fn port(&self) -> Option<u16> {
+        if let Self::Port { address, .. } = self { Some(address.port()) } else { None }
+    }
+
     fn overlaps(&self, other: &Name) -> bool {
         self.covers(other) || other.covers(self)
     }
@@ -61,11 +65,25 @@ impl Binding {
 
 struct Registry {
     bindings: Vec<Arc<Binding>>,
+    /// A bit for each ephemeral port: whether any binding has it.
+    used: [u64; EPHEMERAL_WORDS],
     /// The ephemeral port that was given last.
     port: u16,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { bindings: Vec::new(), port: *EPHEMERAL.end() });
+const EPHEMERAL_WORDS: usize = (*EPHEMERAL.end() - *EPHEMERAL.start()) as usize / 64 + 1;
+
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { bindings: Vec::new(), used: [0; EPHEMERAL_WORDS], port: *EPHEMERAL.end() });
+
+/// A port that a connection has until both of its sides are closed.
+pub struct Port(Arc<Binding>);
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        release(&self.0);
+    }
+}
 
 impl Registry {
     fn in_the_way(&self, name: &Name) -> impl Iterator<Item = &Arc<Binding>> {
@@ -77,36 +95,59 @@ impl Registry {
         self.in_the_way(name).all(|other| reuse && other.reuse && !other.is_listening())
     }
 
-    /// The next port that is not bound.
-    fn free_port(&mut self, ip: IpAddr, only_v6: bool) -> Result<SocketAddr, Errno> {
+    /// The next port that no binding has.
+    fn free_port(&mut self) -> Result<u16, Errno> {
         for _ in EPHEMERAL {
             self.port = if self.port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { self.port + 1 };
-            let address = SocketAddr::new(ip, self.port);
-            if self.may_bind(&Name::Port { address, only_v6 }, false) {
-                return Ok(address);
+            if !self.is_used(self.port) {
+                return Ok(self.port);
             }
         }
         Err(Errno::EADDRINUSE)
     }
+
+    fn is_used(&self, port: u16) -> bool {
+        bit_of(port).is_some_and(|(word, bit)| self.used[word] & bit != 0)
+    }
+
+    fn set_used(&mut self, name: &Name, used: bool) {
+        if let Name::Port { address, .. } = name
+            && let Some((word, bit)) = bit_of(address.port())
+        {
+            self.used[word] = self.used[word] & !bit | if used { bit } else { 0 };
+        }
+    }
+
+    fn bind(&mut self, mut name: Name, reuse: bool) -> Result<Arc<Binding>, Errno> {
+        if let Name::Port { address, .. } = &mut name
+            && address.port() == 0
+        {
+            address.set_port(self.free_port()?);
+        }
+        if !self.may_bind(&name, reuse) {
+            return Err(Errno::EADDRINUSE);
+        }
+        self.bindings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.set_used(&name, true);
+        let binding = Arc::new(Binding { name, reuse, listener: Mutex::default() });
+        self.bindings.push(binding.clone());
+        Ok(binding)
+    }
+}
+
+/// The place of a port's bit, if it is an ephemeral one.
+fn bit_of(port: u16) -> Option<(usize, u64)> {
+    let at = port.checked_sub(*EPHEMERAL.start()).filter(|_| EPHEMERAL.contains(&port))?;
+    Some((usize::from(at) / 64, 1 << (at % 64)))
 }
 
 /// Binds a name. Port 0 stands for any that is free. Returns the name that it is.
 ///
 /// # Errors
 /// [`Errno::EADDRINUSE`], [`Errno::ENOMEM`].
-pub fn bind(mut name: Name, reuse: bool) -> Result<(Arc<Binding>, Name), Errno> {
-    let mut registry = REGISTRY.lock();
-    if let Name::Port { address, only_v6 } = &mut name
-        && address.port() == 0
-    {
-        *address = registry.free_port(address.ip(), *only_v6)?;
-    }
-    if !registry.may_bind(&name, reuse) {
-        return Err(Errno::EADDRINUSE);
-    }
-    registry.bindings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    let binding = Arc::new(Binding { name: name.clone(), reuse, listener: Mutex::default() });
-    registry.bindings.push(binding.clone());
+pub fn bind(name: Name, reuse: bool) -> Result<(Arc<Binding>, Name), Errno> {
+    let binding = REGISTRY.lock().bind(name, reuse)?;
+    let name = binding.name.clone();
     Ok((binding, name))
 }
 
@@ -117,12 +158,18 @@ pub fn any_name() -> Name {
     Name::Abstract(alloc::format!("\0{number:05x}").as_bytes().into())
 }
 
-/// An address for the near end of a connection.
+/// An address for the near end of a connection, with the port that the connection keeps.
 ///
 /// # Errors
-/// [`Errno::EADDRNOTAVAIL`] when all ports are in use.
-pub fn near_address(ip: IpAddr) -> Result<SocketAddr, Errno> {
-    REGISTRY.lock().free_port(ip, true).map_err(|_| Errno::EADDRNOTAVAIL)
+/// [`Errno::EADDRNOTAVAIL`] when all ports are in use; [`Errno::ENOMEM`].
+pub fn near_address(ip: IpAddr, reuse: bool) -> Result<(SocketAddr, Port), Errno> {
+    let any = Name::Port { address: SocketAddr::new(ip, 0), only_v6: true };
+    match bind(any, reuse) {
+        Ok((binding, Name::Port { address, .. })) => Ok((address, Port(binding))),
+        Ok(_) => unreachable!("a port is bound to a port"),
+        Err(Errno::EADDRINUSE) => Err(Errno::EADDRNOTAVAIL),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Lets connections to a bound name come to a listener.
@@ -155,6 +202,9 @@ pub fn find(target: &Name) -> Result<Arc<Listener>, Errno> {
 pub fn release(binding: &Arc<Binding>) {
     let mut registry = REGISTRY.lock();
     registry.bindings.retain(|other| !Arc::ptr_eq(other, binding));
+    if !registry.bindings.iter().any(|other| other.name.port() == binding.name.port()) {
+        registry.set_used(&binding.name, false);
+    }
     if registry.bindings.is_empty() {
         registry.bindings = Vec::new();
     }

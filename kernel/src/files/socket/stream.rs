@@ -32,23 +32,24 @@ impl Connection {
     ) -> Result<usize, Errno> {
         let ready = || self.input().poll(true, false) != 0 || self.has_shut(READ);
         self.repeat(how, ready, |moved| {
-            let Some(count) = self.receive_now(to, how, rights)? else { return Ok(false) };
+            let Some(count) = self.receive_now(to, how, rights, *moved)? else { return Ok(false) };
             *moved += count;
             Ok(count == 0 || to.left() == 0 || !how.all || how.peek || rights.is_some())
         })
     }
 
-    /// Receives what is there; `None` if more may come.
+    /// Receives what is there; `None` if more may come. The call has `moved` bytes already.
     fn receive_now(
         &self,
         to: &mut dyn Sink,
         how: Transfer,
         rights: &mut Option<Rights>,
+        moved: usize,
     ) -> Result<Option<usize>, Errno> {
         match self.input().read_now(to, !how.peek, rights)? {
             Some(count) if count > 0 || to.left() == 0 => Ok(Some(count)),
             // An error comes after the bytes that came before it, and instead of the end.
-            end => match self.near().endpoint.take_error() {
+            end => match self.next_error(moved) {
                 Some(errno) => Err(errno),
                 None if self.has_shut(READ) => Ok(Some(0)),
                 None => Ok(end),
@@ -68,20 +69,28 @@ impl Connection {
     ) -> Result<usize, Errno> {
         let ready = || self.output().poll(false, true) != 0 || self.has_shut(WRITE);
         self.repeat(how, ready, |moved| {
-            if let Some(errno) = self.near().endpoint.take_error() {
+            if let Some(errno) = self.next_error(*moved) {
                 return Err(errno);
             }
             if self.has_shut(WRITE) {
                 return Err(Errno::EPIPE);
             }
             let left = from.left();
-            let (written, done) = match self.output().write_now(from, 1, rights) {
-                Err(Errno::EPIPE) if self.sends_in_vain() => (left, true),
-                written => (written?, from.left() == 0),
-            };
+            let (written, end) = self.output().write_now(from, 1, rights);
+            if end == Err(Errno::EPIPE) && written == 0 && self.sends_in_vain() {
+                *moved += left;
+                return Ok(true);
+            }
             *moved += written;
-            Ok(done)
+            end.map(|()| from.left() == 0)
         })
+    }
+
+    /// The error to report. Over TCP it waits for the next call if this one has moved bytes; over unix it is lost then,
+    /// as on Linux.
+    fn next_error(&self, moved: usize) -> Option<Errno> {
+        let endpoint = &self.near().endpoint;
+        if moved > 0 && self.is_tcp() { endpoint.error() } else { endpoint.take_error() }
     }
 
     /// Repeats a step, and waits in between, until it is done. Returns how many bytes it moved, also before a

@@ -15,6 +15,9 @@ impl Socket {
     /// # Errors
     /// As `connect(2)`.
     pub fn connect(&self, target: &Name, io: Io) -> Result<(), Errno> {
+        if let Role::Datagrams(own) = self.role() {
+            return own.connect(Some(&registry::find_datagrams(target)?));
+        }
         let begun = self.begin(target, io)?;
         if begun && io.nonblocking && self.family != Family::Unix {
             // Linux has only sent the first packet of TCP by now.
@@ -48,7 +51,7 @@ impl Socket {
 
     /// Asks a listener.
     fn ask(&self, state: &State, target: &Name, now: bool) -> Result<Connection, Errno> {
-        let listener = registry::find(target)?;
+        let listener = registry::find(target, self.kind)?;
         let bound = state.bound.as_ref().map(|(_, address)| address.clone());
         let mut port = None;
         let (near, reached) = match (target, bound) {

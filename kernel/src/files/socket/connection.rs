@@ -1,4 +1,4 @@
-//! A connection: two pipes, one for each direction.
+//! A connection: two pipes, one for each direction, or two queues of packets.
 //!
 //! ```text
 //! Socket ── Connection (side 0) ──┐                          ┌── Connection (side 1) ── Socket
@@ -14,11 +14,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::Mutex;
 use linux_raw_sys::general::{POLLERR, POLLHUP, POLLRDHUP};
 
+use super::SocketType;
 use super::address::{Address, Family};
+use super::direction::Direction;
 use super::registry::Port;
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
-use crate::files::pipe::Pipe;
 use crate::files::rights::Traffic;
 use crate::task::{credentials, sched};
 
@@ -110,7 +111,7 @@ impl Side {
 struct Link {
     family: Family,
     sides: [Side; 2],
-    pipes: [Pipe; 2],
+    directions: [Direction; 2],
     /// The listener has room for it.
     established: AtomicBool,
     traffic: Arc<Traffic>,
@@ -124,11 +125,11 @@ pub struct Connection {
 
 impl Connection {
     /// Connects two sides.
-    pub fn pair(family: Family, sides: [Side; 2], established: bool) -> [Self; 2] {
+    pub fn pair((family, kind): (Family, SocketType), sides: [Side; 2], established: bool) -> [Self; 2] {
         let [one, other] = [0, 1].map(|side: usize| &sides[side].endpoint.waiters);
-        let pipes = [Pipe::between(one, other), Pipe::between(other, one)];
+        let directions = [Direction::between(kind, one, other), Direction::between(kind, other, one)];
         let established = AtomicBool::new(established);
-        let link = Arc::new(Link { family, sides, pipes, established, traffic: Arc::default() });
+        let link = Arc::new(Link { family, sides, directions, established, traffic: Arc::default() });
         [0, 1].map(|side| Self { link: link.clone(), side })
     }
 
@@ -158,14 +159,14 @@ impl Connection {
         &self.link.traffic
     }
 
-    /// The pipe from the other side.
-    pub fn input(&self) -> &Pipe {
-        &self.link.pipes[self.side]
+    /// What comes from the other side.
+    pub fn input(&self) -> &Direction {
+        &self.link.directions[self.side]
     }
 
-    /// The pipe to the other side.
-    pub fn output(&self) -> &Pipe {
-        &self.link.pipes[1 - self.side]
+    /// What goes to the other side.
+    pub fn output(&self) -> &Direction {
+        &self.link.directions[1 - self.side]
     }
 
     /// Whether this side has shut all of these down.
@@ -241,7 +242,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // Bytes that were not read are lost, which the other side learns.
-        if self.input().len() > 0 {
+        if !self.input().is_empty() {
             self.reset();
         }
         self.shut_down(READ | WRITE | DEAF);

@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::Mutex;
 
+use super::SocketType;
+use super::datagram::Datagrams;
 use super::listener::Listener;
 use crate::errno::Errno;
 
@@ -26,8 +28,8 @@ pub enum Name {
     },
     /// A node of a file system, by the numbers of both.
     Node(u64, u64),
-    /// A name outside the file systems.
-    Abstract(Arc<[u8]>),
+    /// A name outside the file systems, for sockets of one type.
+    Abstract(SocketType, Arc<[u8]>),
 }
 
 impl Name {
@@ -55,6 +57,7 @@ pub struct Binding {
     name: Name,
     reuse: bool,
     listener: Mutex<Option<Arc<Listener>>>,
+    datagrams: Option<Arc<Datagrams>>,
 }
 
 impl Binding {
@@ -118,7 +121,12 @@ impl Registry {
         }
     }
 
-    fn bind(&mut self, mut name: Name, reuse: bool) -> Result<Arc<Binding>, Errno> {
+    fn bind(
+        &mut self,
+        mut name: Name,
+        reuse: bool,
+        datagrams: Option<Arc<Datagrams>>,
+    ) -> Result<Arc<Binding>, Errno> {
         if let Name::Port { address, .. } = &mut name
             && address.port() == 0
         {
@@ -129,7 +137,7 @@ impl Registry {
         }
         self.bindings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         self.set_used(&name, true);
-        let binding = Arc::new(Binding { name, reuse, listener: Mutex::default() });
+        let binding = Arc::new(Binding { name, reuse, listener: Mutex::default(), datagrams });
         self.bindings.push(binding.clone());
         Ok(binding)
     }
@@ -141,21 +149,26 @@ fn bit_of(port: u16) -> Option<(usize, u64)> {
     Some((usize::from(at) / 64, 1 << (at % 64)))
 }
 
-/// Binds a name. Port 0 stands for any that is free. Returns the name that it is.
+/// Binds a name, of a socket for datagrams if there are any. Port 0 stands for any that is free. Returns the name that it
+/// is.
 ///
 /// # Errors
 /// [`Errno::EADDRINUSE`], [`Errno::ENOMEM`].
-pub fn bind(name: Name, reuse: bool) -> Result<(Arc<Binding>, Name), Errno> {
-    let binding = REGISTRY.lock().bind(name, reuse)?;
+pub fn bind(
+    name: Name,
+    reuse: bool,
+    datagrams: Option<Arc<Datagrams>>,
+) -> Result<(Arc<Binding>, Name), Errno> {
+    let binding = REGISTRY.lock().bind(name, reuse, datagrams)?;
     let name = binding.name.clone();
     Ok((binding, name))
 }
 
 /// An abstract name that Linux would choose: five digits.
-pub fn any_name() -> Name {
+pub fn any_name(kind: SocketType) -> Name {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) & 0xf_ffff;
-    Name::Abstract(alloc::format!("\0{number:05x}").as_bytes().into())
+    Name::Abstract(kind, alloc::format!("\0{number:05x}").as_bytes().into())
 }
 
 /// An address for the near end of a connection, with the port that the connection keeps.
@@ -164,7 +177,7 @@ pub fn any_name() -> Name {
 /// [`Errno::EADDRNOTAVAIL`] when all ports are in use; [`Errno::ENOMEM`].
 pub fn near_address(ip: IpAddr, reuse: bool) -> Result<(SocketAddr, Port), Errno> {
     let any = Name::Port { address: SocketAddr::new(ip, 0), only_v6: true };
-    match bind(any, reuse) {
+    match bind(any, reuse, None) {
         Ok((binding, Name::Port { address, .. })) => Ok((address, Port(binding))),
         Ok(_) => unreachable!("a port is bound to a port"),
         Err(Errno::EADDRINUSE) => Err(Errno::EADDRNOTAVAIL),
@@ -185,17 +198,31 @@ pub fn listen(binding: &Binding, listener: Arc<Listener>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What listens at a name. An address that is bound itself comes before one that stands for all.
+/// What takes datagrams at a name.
 ///
 /// # Errors
-/// [`Errno::ECONNREFUSED`].
-pub fn find(target: &Name) -> Result<Arc<Listener>, Errno> {
+/// [`Errno::ECONNREFUSED`]; [`Errno::EPROTOTYPE`] if the socket there is for something else.
+pub fn find_datagrams(target: &Name) -> Result<Arc<Datagrams>, Errno> {
+    let registry = REGISTRY.lock();
+    let binding = registry.bindings.iter().find(|binding| binding.name.covers(target));
+    binding.ok_or(Errno::ECONNREFUSED)?.datagrams.clone().ok_or(Errno::EPROTOTYPE)
+}
+
+/// What listens at a name, for sockets of a type. An address that is bound itself comes before one that stands for all.
+///
+/// # Errors
+/// [`Errno::ECONNREFUSED`]; [`Errno::EPROTOTYPE`] if the socket there is of another type.
+pub fn find(target: &Name, kind: SocketType) -> Result<Arc<Listener>, Errno> {
     let registry = REGISTRY.lock();
     let reached = registry.bindings.iter().filter(|binding| binding.name.covers(target));
+    if reached.clone().any(|binding| binding.datagrams.is_some()) {
+        return Err(Errno::EPROTOTYPE);
+    }
     let listening = reached.filter(|binding| binding.is_listening());
     let exact = |binding: &&Arc<Binding>| target.covers(&binding.name);
     let binding = listening.max_by_key(exact).ok_or(Errno::ECONNREFUSED)?;
-    binding.listener.lock().clone().ok_or(Errno::ECONNREFUSED)
+    let listener = binding.listener.lock().clone().ok_or(Errno::ECONNREFUSED)?;
+    if listener.kind.1 == kind { Ok(listener) } else { Err(Errno::EPROTOTYPE) }
 }
 
 /// A socket gives up its name.

@@ -1,6 +1,8 @@
 //! Sending and receiving on a connection.
 
 use super::connection::{Connection, READ, WRITE};
+use super::direction::Direction;
+use super::packets::Beside;
 use crate::errno::Errno;
 use crate::files::io::{Sink, Source};
 use crate::files::rights::Rights;
@@ -19,22 +21,18 @@ pub struct Transfer {
 }
 
 impl Connection {
-    /// Receives bytes; 0 at the end. Files that came with them are put where `rights` says.
+    /// Receives bytes, or a packet; 0 at the end. What comes with them is put `beside` them.
     ///
     /// # Errors
     /// [`Errno::ECONNRESET`] and others that the connection got; [`Errno::EAGAIN`], [`Errno::EINTR`],
     /// [`Errno::EFAULT`].
-    pub fn receive(
-        &self,
-        to: &mut dyn Sink,
-        how: Transfer,
-        rights: &mut Option<Rights>,
-    ) -> Result<usize, Errno> {
+    pub fn receive(&self, to: &mut dyn Sink, how: Transfer, beside: &mut Beside) -> Result<usize, Errno> {
         let ready = || self.input().poll(true, false) != 0 || self.has_shut(READ);
         self.repeat(how, ready, |moved| {
-            let Some(count) = self.receive_now(to, how, rights, *moved)? else { return Ok(false) };
+            let Some(count) = self.receive_now(to, how, beside, *moved)? else { return Ok(false) };
             *moved += count;
-            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || rights.is_some())
+            let is_whole = beside.packet.is_some() || beside.rights.is_some();
+            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || is_whole)
         })
     }
 
@@ -43,11 +41,21 @@ impl Connection {
         &self,
         to: &mut dyn Sink,
         how: Transfer,
-        rights: &mut Option<Rights>,
+        beside: &mut Beside,
         moved: usize,
     ) -> Result<Option<usize>, Errno> {
-        match self.input().read_now(to, !how.peek, rights)? {
-            Some(count) if count > 0 || to.left() == 0 => Ok(Some(count)),
+        let (received, is_end) = match self.input() {
+            Direction::Bytes(pipe) => {
+                let count = pipe.read_now(to, !how.peek, &mut beside.rights)?;
+                (count, count == Some(0) && to.left() > 0)
+            }
+            Direction::Packets(packets) => {
+                let count = packets.receive(to, !how.peek, beside)?;
+                (count, beside.packet.is_none())
+            }
+        };
+        match received {
+            Some(count) if !is_end => Ok(Some(count)),
             // An error comes after the bytes that came before it, and instead of the end.
             end => match self.next_error(moved) {
                 Some(errno) => Err(errno),
@@ -76,7 +84,15 @@ impl Connection {
                 return Err(Errno::EPIPE);
             }
             let left = from.left();
-            let (written, end) = self.output().write_now(from, 1, rights);
+            let pipe = match self.output() {
+                Direction::Bytes(pipe) => pipe,
+                Direction::Packets(packets) => {
+                    let sent = packets.send(from, &self.near().address, rights)?;
+                    *moved = sent.unwrap_or(0);
+                    return Ok(sent.is_some());
+                }
+            };
+            let (written, end) = pipe.write_now(from, 1, rights);
             if end == Err(Errno::EPIPE) && written == 0 && self.sends_in_vain() {
                 *moved += left;
                 return Ok(true);

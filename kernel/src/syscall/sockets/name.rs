@@ -28,8 +28,8 @@ impl Call<'_> {
                 }
                 Ok(name)
             }
-            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
-            Address::Unix(path) if path.is_empty() => Ok(registry::any_name()),
+            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(socket.kind, name.clone())),
+            Address::Unix(path) if path.is_empty() => Ok(registry::any_name(socket.kind)),
             Address::Unix(path) => self.make_socket_node(path),
         })?;
         Ok(0)
@@ -48,7 +48,7 @@ impl Call<'_> {
         match address {
             Address::Inet(address) if !is_local(*address) => Err(Errno::ENETUNREACH),
             Address::Inet(address) => socket.port(reached(*address)),
-            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
+            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(socket.kind, name.clone())),
             Address::Unix(path) if path.is_empty() => Err(Errno::EINVAL),
             Address::Unix(path) => {
                 let node = self.existing_node(path)?;

@@ -109,6 +109,10 @@ errnos! {
     EOVERFLOW = 75,
     /// Not a socket.
     ENOTSOCK = 88,
+    /// The message is too long.
+    EMSGSIZE = 90,
+    /// The other socket is of another type.
+    EPROTOTYPE = 91,
     /// No such option.
     ENOPROTOOPT = 92,
     /// No such protocol.

@@ -24,7 +24,7 @@ static int status_of(pid_t child)
     return status;
 }
 
-static int exits_with(pid_t child, int expected)
+static inline int exits_with(pid_t child, int expected)
 {
     int status = status_of(child);
     return WIFEXITED(status) && WEXITSTATUS(status) == expected;

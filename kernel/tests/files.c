@@ -10,6 +10,7 @@
 #include <grp.h>
 #include <limits.h>
 #include <linux/falloc.h>
+#include <mntent.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -142,6 +143,42 @@ static int mounts(void)
     FAILS(mmap(NULL, 2 << 20, PROT_READ, MAP_SHARED, fd, PAGE), EINVAL);
     CHECK(close(fd) == 0 && umount("mounted") == 0);
     CHECK(unlink("mounted/hidden") == 0 && rmdir("mounted") == 0);
+    /* The list of mounts has a line for each, whatever is in a name. */
+    static const char name[] = "a b\t\\\303\274'";
+    char path[4200], folder[4096];
+    CHECK(mkdir(name, 0755) == 0 && mount("x y\n", name, "tmpfs", 0, NULL) == 0 && getcwd(folder, sizeof folder));
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *list = setmntent("/proc/mounts", "r");
+    struct mntent *entry, last = {0};
+    CHECK(list);
+    while ((entry = getmntent(list)))
+        last = *entry;
+    CHECK(!strcmp(last.mnt_fsname, "x y\n") && !strcmp(last.mnt_dir, path) && !strcmp(last.mnt_type, "tmpfs"));
+    endmntent(list);
+    CHECK(umount(name) == 0 && rmdir(name) == 0);
+    return 0;
+}
+
+/* The nodes of a folder have the numbers that its list says, and each node in /proc has its own. */
+static int numbers(void)
+{
+    static const char *const folders[] = {"/proc/self", "/proc/thread-self", "/proc/self/task", "/proc/self/fd"};
+    struct stat stat, task;
+    char path[600];
+    for (int at = 0; at < 4; at++) {
+        DIR *folder = opendir(folders[at]);
+        struct dirent *entry;
+        CHECK(folder);
+        while ((entry = readdir(folder))) {
+            if (entry->d_name[0] == '.' || (at == 3 && atoi(entry->d_name) == dirfd(folder)))
+                continue;
+            snprintf(path, sizeof path, "%s/%s", folders[at], entry->d_name);
+            CHECK(lstat(path, &stat) == 0 && stat.st_ino == entry->d_ino);
+        }
+        CHECK(closedir(folder) == 0);
+    }
+    CHECK(lstat("/proc/self/", &stat) == 0 && lstat("/proc/thread-self/", &task) == 0 && stat.st_ino != task.st_ino);
+    CHECK(lstat("/proc/self/fd", &stat) == 0 && lstat("/proc/thread-self/fd", &task) == 0 && stat.st_ino != task.st_ino);
     return 0;
 }
 
@@ -733,7 +770,7 @@ static const struct {
     {"mapped", mapped}, {"rewritten", rewritten}, {"positions", positions}, {"append", append}, {"holes", holes},
     {"names", names}, {"unnamed", unnamed}, {"directory", directory}, {"attributes", attributes},
     {"descriptors", descriptors}, {"locks", locks}, {"pipes", pipes}, {"waits", waits}, {"copies", copies},
-    {"devices", devices}, {"hostile", hostile}, {"running", running}, {"mounts", mounts}, {"users", users},
+    {"devices", devices}, {"hostile", hostile}, {"running", running}, {"mounts", mounts}, {"numbers", numbers}, {"users", users},
 };
 
 int main(int count, char **arguments)

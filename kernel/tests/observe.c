@@ -220,6 +220,8 @@ static void settings(void) {
     expect("nr_hugepages", put("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"), 0, 0);
     expect("no number", put("/proc/sys/vm/nr_hugepages", "many"), EINVAL, 0);
 
+    // No background collapser runs, so there is nothing to set.
+    expect("khugepaged", access("/sys/kernel/mm/transparent_hugepage/khugepaged", F_OK) ? errno : 0, ENOENT, 0);
     const char *enabled = "/sys/kernel/mm/transparent_hugepage/enabled";
     expect("enabled", put(enabled, "always"), 0, 0);
     if (!strstr(slurp(enabled), "[always]")) fail("enabled", 0, 1);

@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +164,88 @@ static void layouts(void)
     }
 }
 
+/* A process that has another user for a while can take its rights back. Its memory is not for that user, nor are the
+ * directories that it is in. */
+static void guarded(void)
+{
+    static const char *const files[] = { "mem", "environ", "auxv", "pagemap", "maps" };
+    static const char *const links[] = { "cwd", "root", "exe", "fd/0" };
+    char path[80], got[80];
+    int ready[2];
+    CHECK(mkdir("hidden", 0700) == 0 && mkdir("hidden/open", 0755) == 0 && close(fresh("hidden/open/file", 0644)) == 0);
+    CHECK(pipe(ready) == 0 && chmod("hidden/open", 0755) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(chdir("hidden/open") == 0 && setresuid(0, USER, 0) == 0 && write(ready[1], "r", 1) == 1);
+        for (;;)
+            pause();
+    }
+    CHECK(read(ready[0], got, 1) == 1);
+    pid_t user = fork();
+    if (user == 0) {
+        become_user();
+        for (int i = 0; i < 5; i++) {
+            sprintf(path, "/proc/%d/%s", child, files[i]);
+            FAILS(open(path, O_RDONLY), EACCES);
+        }
+        for (int i = 0; i < 4; i++) {
+            sprintf(path, "/proc/%d/%s", child, links[i]);
+            FAILS(readlink(path, got, sizeof got), EACCES);
+            sprintf(path, "/proc/self/%s", links[i]);
+            CHECK(readlink(path, got, sizeof got) > 0);
+        }
+        sprintf(path, "/proc/%d/cwd/file", child);
+        FAILS(open(path, O_RDONLY), EACCES);
+        _exit(0);
+    }
+    CHECK(exits_with(user, 0));
+    sprintf(path, "/proc/%d/cwd/file", child);
+    CHECK(close(open(path, O_RDONLY)) == 0 && kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
+    CHECK(unlink("hidden/open/file") == 0 && rmdir("hidden/open") == 0 && rmdir("hidden") == 0);
+}
+
+static uint64_t word_of_page(const void *at)
+{
+    uint64_t word;
+    int file = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(file >= 0 && pread(file, &word, 8, (uintptr_t)at / 4096 * 8) == 8 && close(file) == 0);
+    return word;
+}
+
+/* Users see that a page is in memory, and not where. */
+static void frames(void)
+{
+    static volatile char page[4096];
+    uint64_t frame = (1UL << 55) - 1, present = 1UL << 63;
+    page[0] = 1;
+    uint64_t word = word_of_page((char *)page);
+    CHECK((word & present) && (word & frame));
+    become_user();
+    /* Linux gives root the files of a process that has changed its user. */
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    word = word_of_page((char *)page);
+    CHECK((word & present) && !(word & frame));
+}
+
+/* The ports of services are root's. */
+static void ports(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    int allowed = 0, range = open("/proc/sys/net/ipv4/ip_unprivileged_port_start", O_RDONLY);
+    if (range >= 0) {
+        char text[10] = "";
+        CHECK(read(range, text, sizeof text - 1) > 0 && close(range) == 0);
+        allowed = atoi(text) < 1024;
+    }
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    become_user();
+    address.sin_port = htons(1023);
+    if (!allowed)
+        FAILS(bind(listener, (struct sockaddr *)&address, sizeof address), EACCES);
+    address.sin_port = htons(1024);
+    CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+}
+
 /* A process that makes a sibling gives it its own rights, not those of their parent. */
 static void siblings(void)
 {
@@ -283,7 +367,7 @@ static void groups(void)
 static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
     {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},         {"layouts", layouts},
-    {"siblings", siblings},
+    {"siblings", siblings}, {"guarded", guarded}, {"frames", frames}, {"ports", ports},
 };
 
 int main(int count, char **arguments)

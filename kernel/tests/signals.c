@@ -297,7 +297,7 @@ static void stops(void)
     CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
 }
 
-/* Calls that wait for a time that begins with the call. */
+/* Calls that wait for some time, which begins with the call. */
 static void sleep_relative(long ns)
 {
     struct timespec time = { ns / SECOND, ns % SECOND };
@@ -323,6 +323,14 @@ static void wait_for_word(long ns)
     syscall(SYS_futex, &word, FUTEX_WAIT, 0, &time, NULL, 0);
 }
 
+static void wait_until_for_word(long ns)
+{
+    long end = now() + ns;
+    struct timespec time = { end / SECOND, end % SECOND };
+    uint32_t word = 0;
+    syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
 static void wait_for_files(long ns)
 {
     struct epoll_event event;
@@ -339,10 +347,10 @@ static void receive(long ns)
     recv(ends[0], &byte, 1, 0);
 }
 
-static void (*const RELATIVE[])(long) = {
-    sleep_relative, poll_relative, wait_for_signal, wait_for_word, wait_for_files, receive,
+static void (*const LIMITED[])(long) = {
+    sleep_relative, poll_relative, wait_for_signal, wait_for_word, wait_until_for_word, wait_for_files, receive,
 };
-#define CALLS (sizeof RELATIVE / sizeof *RELATIVE)
+#define CALLS (sizeof LIMITED / sizeof *LIMITED)
 
 /* A call that is made again after a stop ends when it was to end. */
 static void continued(void)
@@ -351,7 +359,7 @@ static void continued(void)
     for (size_t i = 0; i < CALLS; i++)
         if ((children[i] = forked()) == 0) {
             long start = now();
-            RELATIVE[i](4 * SECOND);
+            LIMITED[i](4 * SECOND);
             _exit(now() - start < 4 * SECOND + SLACK ? 5 : 6);
         }
     sleep_for(3 * SECOND);
@@ -368,7 +376,7 @@ static void interrupted(void)
     handle(SIGALRM, SA_RESTART);
     CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
     for (size_t i = 0; i < CALLS; i++) {
-        RELATIVE[i](200 * MILLISECOND);
+        LIMITED[i](200 * MILLISECOND);
         CHECK(errno == EINTR);
     }
 }

@@ -597,6 +597,11 @@ static int resets(void)
         FAILS(read(pair[0], got, 8), ECONNRESET);
         CHECK(read(pair[0], got, 8) == 0 && close(pair[0]) == 0);
     }
+    /* Over TCP the error comes after all bytes, also if one call wanted more than there were. */
+    CHECK(tcp_pair(pair) == 0 && write(pair[0], "lost", 4) == 4 && write(pair[1], "kept", 4) == 4 && close(pair[1]) == 0);
+    CHECK(recv(pair[0], got, 8, MSG_WAITALL) == 4);
+    FAILS(read(pair[0], got, 8), ECONNRESET);
+    CHECK(close(pair[0]) == 0);
     /* SO_LINGER with no time. */
     struct linger linger = {1, 0};
     CHECK(tcp_pair(pair) == 0 && setsockopt(pair[0], SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
@@ -612,6 +617,25 @@ static int resets(void)
     CHECK(fd >= 0 && close(server) == 0 && unlink("socket") == 0);
     FAILS(read(fd, got, 1), ECONNRESET);
     return close(fd);
+}
+
+/* The port of a connection is not given away while the connection is there. */
+static int ports(void)
+{
+    int server = listener(v4("127.0.0.1", 0), 5), kept, fd, served, other;
+    struct name name = own(server);
+    CHECK((kept = client(name)) >= 0 && (served = accept(server, NULL, NULL)) >= 0);
+    struct name near = own(kept);
+    CHECK((other = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+    FAILS(bind(other, &near.any, near.length), EADDRINUSE);
+    /* As many as there are ephemeral ports. Linux keeps ended connections for a minute, so its ports would run out. */
+    if (getpid() == 1)
+        for (int i = 0; i < 28300; i++) {
+            CHECK((fd = client(name)) >= 0 && !same(own(fd), near) && (other = accept(server, NULL, NULL)) >= 0);
+            CHECK(close(fd) == 0 && close(other) == 0);
+        }
+    CHECK(close(kept) == 0 && close(served) == 0 && close(server) == 0);
+    return 0;
 }
 
 /* connect without waiting, and with a backlog that is full. */
@@ -1007,7 +1031,7 @@ static const struct {
 } CASES[] = {
     {"create", create}, {"idle", idle}, {"names", names}, {"versions", versions}, {"paths", paths},
     {"options", options}, {"timeouts", timeouts}, {"transfer", transfer}, {"full", full}, {"halves", halves},
-    {"resets", resets}, {"connecting", connecting}, {"signals", signals}, {"watched", watched}, {"rights", rights},
+    {"resets", resets}, {"ports", ports}, {"connecting", connecting}, {"signals", signals}, {"watched", watched}, {"rights", rights},
     {"threads", threads}, {"forked", forked}, {"resolve", resolve}, {"shared", shared},
 };
 

@@ -313,6 +313,35 @@ static void times_of_threads(void)
     CHECK(errno == EINVAL);
 }
 
+/* Computes for a millisecond, and lets go of the processor for a moment. */
+static void *take_turns(void *unused)
+{
+    while (!is_measured) {
+        for (uint64_t end = now(CLOCK_MONOTONIC) + 1000000; now(CLOCK_MONOTONIC) < end;)
+            ;
+        usleep(1);
+    }
+    return unused;
+}
+
+/* The time of a process does not jump where a turn of a thread ends. */
+static void times_of_process(void)
+{
+    pthread_t threads[3];
+    is_measured = 0;
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, take_turns, NULL) == 0);
+    uint64_t last = now(CLOCK_PROCESS_CPUTIME_ID), end = now(CLOCK_MONOTONIC) + 3000000000;
+    while (now(CLOCK_MONOTONIC) < end) {
+        uint64_t time = now(CLOCK_PROCESS_CPUTIME_ID);
+        CHECK(time >= last);
+        last = time;
+    }
+    is_measured = 1;
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 static volatile uintptr_t handler_at[2];
 
 static void raise_again(int signal)
@@ -649,7 +678,7 @@ static void traps(void)
 static const struct test_case CASES[] = {
     { "robust_unlock", robust_unlock }, { "robust_execute", robust_execute }, { "clear_child_tid", clear_child_tid },
     { "executions", executions },       { "first_ends", first_ends },         { "end_of_program", end_of_program },
-    { "names", names },                 { "times", times_of_threads },        { "full_stack", full_stack },
+    { "names", names },                 { "times", times_of_threads }, { "turns", times_of_process },        { "full_stack", full_stack },
     { "unwaited", unwaited },           { "results", results },               { "last_status", last_status },
     { "memory_of_children", memory_of_children }, { "clear_handlers", clear_handlers }, { "traps", traps },
 };

@@ -19,10 +19,24 @@ pub const WRITABLE: Events = abi::POLLOUT | abi::POLLWRNORM;
 /// What `poll` reports even if it was not asked.
 pub const ALWAYS: Events = abi::POLLERR | abi::POLLHUP;
 
-/// Is told that a file may be ready. May run in an interrupt handler.
+/// Is told that a file may be ready, by a task: spin locks of tasks are held meanwhile.
 pub trait Watcher: Send + Sync {
     /// The file's state has changed.
     fn notice(&self);
+
+    /// What waits for the set that this watcher belongs to, if it belongs to one: they are notified too.
+    fn set(&self) -> Option<&Waiters> {
+        None
+    }
+}
+
+/// The ways on which a notification goes on from a file: through the sets that contain it, and those that contain these.
+#[derive(Clone, Copy, Default)]
+pub struct Ways {
+    /// How many there are, or more than were asked for.
+    pub count: usize,
+    /// How many sets the longest of them has.
+    pub depth: usize,
 }
 
 /// The tasks and the watchers that wait for a file. The file changes first, then notifies.
@@ -73,6 +87,20 @@ impl Waiters {
         for watcher in self.watchers.lock().iter() {
             watcher.notice();
         }
+    }
+
+    /// The ways from here; the count is right up to `most`. No set contains itself, so each way ends.
+    pub fn ways(&self, most: usize) -> Ways {
+        let mut ways = Ways::default();
+        for set in self.watchers.lock().iter().filter_map(|watcher| watcher.set()) {
+            let above = set.ways(most);
+            ways.count += 1 + above.count;
+            ways.depth = ways.depth.max(1 + above.depth);
+            if ways.count > most {
+                break;
+            }
+        }
+        ways
     }
 
     /// Adds a watcher.

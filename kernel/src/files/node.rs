@@ -120,6 +120,7 @@ pub struct Change {
 }
 
 /// Where a symbolic link leads.
+#[derive(Clone)]
 pub enum Target {
     /// To this path.
     Path(Vec<u8>),

@@ -145,6 +145,9 @@ fn clear_refs(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(),
     }
 }
 
+/// The bits of a word of `pagemap` that are a frame.
+const FRAME_OF_PAGE: u64 = (1 << 55) - 1;
+
 fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
     let mut at = VirtAddr(0);
     while let Some(vma) = space.next_vma(at) {
@@ -154,8 +157,15 @@ fn clear_soft_dirty(space: &Space) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Where pages are in memory is shown to those that administrate the machine.
 fn pagemap(space: &Space, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-    proc::read_pagemap(space, offset, bytes).map_err(|_| Errno::EINVAL)
+    let count = proc::read_pagemap(space, offset, bytes).map_err(|_| Errno::EINVAL)?;
+    if check(Right::Administrate).is_err() {
+        for word in bytes[..count].as_chunks_mut::<8>().0 {
+            *word = (u64::from_le_bytes(*word) & !FRAME_OF_PAGE).to_le_bytes();
+        }
+    }
+    Ok(count)
 }
 
 /// The program's memory by its addresses, as far as the program itself could read it.

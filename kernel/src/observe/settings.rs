@@ -4,7 +4,6 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::sync::Mutex;
 use quire::limits::MAX_MAPPINGS;
-use quire::vm::Collapser;
 use quire_interop::proc::TransparentHuge;
 
 /// What a user can set.
@@ -29,8 +28,6 @@ pub struct Settings {
     pub shm_next_id: AtomicU64,
     /// `/sys/kernel/mm/transparent_hugepage/enabled` and its like.
     pub huge: Mutex<TransparentHuge>,
-    /// `khugepaged/*`, and its results.
-    pub khugepaged: Mutex<Option<Collapser>>,
 }
 
 /// Linux's limits of System V shared memory, which set none.
@@ -48,7 +45,6 @@ pub static SETTINGS: Settings = Settings {
     shmmni: AtomicU64::new(4096),
     shm_next_id: AtomicU64::new(u64::MAX),
     huge: Mutex::new(TransparentHuge::new()),
-    khugepaged: Mutex::new(None),
 };
 
 /// Names of this kernel, as `uname(2)` gives them.

@@ -1,7 +1,8 @@
 //! How much of the processors tasks use, and how often they fault.
 
 use core::fmt::{self, Display, Formatter};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use quire::vm::FaultKind;
 
@@ -20,6 +21,9 @@ const MAJOR: usize = FaultKind::FileMajor as usize;
 const SIGNAL: usize = FaultKind::NAMES.len();
 const ARGUMENTS: usize = SIGNAL + 1;
 const FAULTS: usize = SIGNAL + OWN.len();
+
+/// How often a time is read until no turn ends meanwhile.
+const TRIES: u32 = 64;
 
 /// More pages than one instruction needs: code, source and target on two pages each.
 const PAGES_OF_INSTRUCTION: u64 = 8;
@@ -50,6 +54,11 @@ pub struct Usage {
     ran: AtomicU64,
     /// Of a task: when its present turn on a processor began; 0 while it does not run.
     runs_since: AtomicU64,
+    /// Of a process: how many turns of its tasks have begun to be added to `ran`, and how many are added.
+    turns_ending: AtomicU64,
+    turns_ended: AtomicU64,
+    /// The longest time that was shown of the process.
+    shown: AtomicU64,
     /// As in [`FaultCounts`].
     faults: [AtomicU64; FAULTS],
     /// How often memory was short for a fault of the task at one address, and how often at others since.
@@ -120,9 +129,13 @@ impl Usage {
 pub fn note_switch(previous: &Task, next: &Task) {
     let now = time::now_ns();
     next.usage.runs_since.store(now, Ordering::Relaxed);
+    let process = &previous.process.account.usage;
+    process.turns_ending.fetch_add(1, Ordering::Relaxed);
+    fence(Ordering::Release);
     let ran = now.saturating_sub(previous.usage.runs_since.swap(0, Ordering::Relaxed));
     previous.usage.ran.fetch_add(ran, Ordering::Relaxed);
-    previous.process.account.usage.ran.fetch_add(ran, Ordering::Relaxed);
+    process.ran.fetch_add(ran, Ordering::Relaxed);
+    process.turns_ended.fetch_add(1, Ordering::Release);
 }
 
 /// A fault of the running task's program was served.
@@ -156,13 +169,33 @@ fn turn_of(task: &Task) -> u64 {
 
 /// Nanoseconds that a task was on a processor.
 pub fn task_time(task: &Task) -> u64 {
-    task.usage.ran() + turn_of(task)
+    between_turns(&task.process, || task.usage.ran() + turn_of(task))
 }
 
-/// Nanoseconds that the tasks of a process were on a processor.
+/// Nanoseconds that the tasks of a process were on a processor. It never goes back, also while a thread is in its last
+/// turn and not in the list any more.
 pub fn process_time(process: &Process) -> u64 {
-    let turns: u64 = process.threads.lock().iter().map(|task| turn_of(task)).sum();
-    process.account.usage.ran() + turns
+    let usage = &process.account.usage;
+    let time = between_turns(process, || {
+        usage.ran() + process.threads.lock().iter().map(|task| turn_of(task)).sum::<u64>()
+    });
+    usage.shown.fetch_max(time, Ordering::Relaxed).max(time)
+}
+
+/// What `read` finds while no task of the process ends its turn: that moves from the turn to the sum. After some tries,
+/// with many switches, a turn may be missing; none counts twice, as the sum is read first.
+fn between_turns(process: &Process, read: impl Fn() -> u64) -> u64 {
+    let usage = &process.account.usage;
+    for _ in 1..TRIES {
+        let ended = usage.turns_ended.load(Ordering::Acquire);
+        let time = read();
+        fence(Ordering::Acquire);
+        if usage.turns_ending.load(Ordering::Relaxed) == ended {
+            return time;
+        }
+        spin_loop();
+    }
+    read()
 }
 
 /// `struct rusage`, with this time in nanoseconds and this largest resident set in pages.

@@ -32,6 +32,9 @@ impl Call<'_> {
                 let realtime = operation & abi::FUTEX_CLOCK_REALTIME != 0;
                 let deadline =
                     self.timeout(fourth)?.map(|time| if realtime { to_monotonic(time) } else { time });
+                if let Some(deadline) = deadline {
+                    self.task.set_call_end(deadline);
+                }
                 futex::wait(&[word(at)?], bits, deadline).map(|_| 0)
             }
             abi::FUTEX_WAKE => Ok(futex::wake_key(key(at)?, value.max(1), ANY)),

@@ -32,6 +32,8 @@ pub enum Right {
     SetGroup = 6,
     /// `CAP_SETUID`
     SetUser = 7,
+    /// `CAP_NET_BIND_SERVICE`
+    BindPort = 10,
     /// `CAP_IPC_LOCK`
     LockMemory = 14,
     /// `CAP_IPC_OWNER`

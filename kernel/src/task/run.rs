@@ -5,7 +5,10 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 use quire::error::FaultError;
-use quire::vm::Access;
+use quire::filemap::FileKind;
+use quire::limits::FRAME_SHIFT;
+use quire::vm::vma::VmaFlags;
+use quire::vm::{Access, VmaInfo};
 use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
@@ -71,12 +74,25 @@ fn fault(task: &Task, addr: VirtAddr, access: Access) {
             // SAFETY: X3: the task is the running one, and its program does not run.
             unsafe { task.user() }.fault_address = addr.0;
             let info = SigInfo::fault(signal.number as u32, signal.code, addr.0);
-            signal::send::force(task, info);
+            let lost = matches!(error, FaultError::Poisoned).then(|| lost_at(task, addr));
+            signal::send::force(task, lost.map_or(info, |lost| info.with_lost(lost)));
         }
         // The program repeats the access when there is memory.
         None if matches!(error, FaultError::OutOfMemory) => oom::make_room(addr),
         // The task is dying, or a handler of faults answers.
         None => {}
+    }
+}
+
+/// How much memory is lost with a page that went bad, as a power of two: a huge page that is mapped whole goes as a whole.
+fn lost_at(task: &Task, addr: VirtAddr) -> u8 {
+    match task.space().next_vma(addr) {
+        Some(VmaInfo { file: Some((FileKind::Huge { order, .. }, _)), flags, .. })
+            if !flags.contains(VmaFlags::SPLIT) =>
+        {
+            order.bytes().ilog2() as u8
+        }
+        _ => FRAME_SHIFT as u8,
     }
 }
 

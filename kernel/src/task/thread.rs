@@ -325,10 +325,15 @@ impl Task {
     /// Until when the running task's call may wait, if it may wait so many nanoseconds in all: a call that is made again
     /// after an interruption does not begin anew.
     pub fn call_end(&self, ns: u64) -> u64 {
-        if self.call_end.load(Ordering::Relaxed) == NO_END {
-            self.call_end.store(time::now_ns().saturating_add(ns), Ordering::Relaxed);
+        if !self.has_call_end() {
+            self.set_call_end(time::now_ns().saturating_add(ns));
         }
         self.call_end.load(Ordering::Relaxed)
+    }
+
+    /// The running task's call waits no longer than until this time.
+    pub fn set_call_end(&self, end: u64) {
+        self.call_end.store(end, Ordering::Relaxed);
     }
 
     /// Whether the last call waited no longer than until some time.

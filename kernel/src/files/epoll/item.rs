@@ -124,4 +124,8 @@ impl Watcher for Item {
         self.queue();
         self.ready.waiters.notify();
     }
+
+    fn set(&self) -> Option<&Waiters> {
+        Some(&self.ready.waiters)
+    }
 }

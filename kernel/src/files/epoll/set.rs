@@ -11,12 +11,19 @@ use crate::files::events::{ALWAYS, Events, READABLE, Waiters, Watcher};
 use crate::files::open::{Closing, File, OpenFile};
 use crate::memory::list;
 use crate::sync::Mutex;
+use crate::task::sleep_lock::SleepLock;
 
 /// A file, by its address, and the descriptor: one descriptor may stand for several files in turn.
 type Key = (usize, u64);
 
-/// How deep sets may contain each other, as in Linux.
-const MOST_DEPTH: u32 = 4;
+/// How many sets may contain each other, each the next one, as in Linux.
+const MOST_DEPTH: usize = 5;
+/// On how many ways an event of a set may go through other sets: each is a call with spin locks held. Linux has limits
+/// for each length of a way, from 500 for two sets on.
+const MOST_WAYS: usize = 500;
+
+/// Held while a set is added to another one: no other becomes part of a circle meanwhile.
+static NESTING: SleepLock<()> = SleepLock::new(());
 
 /// A set of files.
 pub struct Epoll {
@@ -25,6 +32,8 @@ pub struct Epoll {
 
 /// The part that files know of.
 struct Inner {
+    /// Held while a program adds, changes or removes a file, so that none changes an item that is removed meanwhile.
+    changes: SleepLock<()>,
     items: Mutex<BTreeMap<Key, Arc<Item>>>,
     ready: Arc<Ready>,
 }
@@ -40,19 +49,34 @@ fn address(file: &OpenFile) -> usize {
 impl Epoll {
     /// An empty set.
     pub fn new() -> Self {
-        Self { inner: Arc::new(Inner { items: Mutex::default(), ready: Arc::default() }) }
+        let changes = SleepLock::new(());
+        Self { inner: Arc::new(Inner { changes, items: Mutex::default(), ready: Arc::default() }) }
     }
 
     /// Adds a file (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
     /// [`Errno::EEXIST`]; [`Errno::EPERM`] for a file that is always ready; [`Errno::ELOOP`] for a set that contains
-    /// this one, or is nested too deeply; [`Errno::ENOMEM`].
+    /// this one, or would be nested too deeply; [`Errno::EINVAL`] for one whose events would go too many ways;
+    /// [`Errno::ENOMEM`].
     pub fn add(&self, descriptor: u64, file: &Arc<OpenFile>, asked: u32, data: u64) -> Result<(), Errno> {
-        let waiters = file.file().waiters().ok_or(Errno::EPERM)?;
-        if let Some(other) = file.file_as::<Self>() {
-            other.inner.check_nesting(&self.inner, MOST_DEPTH)?;
+        let Some(other) = file.file_as::<Self>() else {
+            return self.insert(descriptor, file, asked, data);
+        };
+        let _nesting = NESTING.lock();
+        let sets = other.inner.sets_below(&self.inner)?;
+        self.insert(descriptor, file, asked, data)?;
+        if sets.iter().any(|set| set.ready.waiters.ways(MOST_WAYS).count > MOST_WAYS) {
+            // Unless another thread has removed it.
+            self.remove(descriptor, file).ok();
+            return Err(Errno::EINVAL);
         }
+        Ok(())
+    }
+
+    fn insert(&self, descriptor: u64, file: &Arc<OpenFile>, asked: u32, data: u64) -> Result<(), Errno> {
+        let waiters = file.file().waiters().ok_or(Errno::EPERM)?;
+        let _changes = self.inner.changes.lock();
         let item = Item::new(&self.inner.ready, file, asked | ALWAYS, data);
         {
             let mut items = self.inner.items.lock();
@@ -80,6 +104,7 @@ impl Epoll {
     /// # Errors
     /// [`Errno::ENOENT`].
     pub fn change(&self, descriptor: u64, file: &OpenFile, asked: u32, data: u64) -> Result<(), Errno> {
+        let _changes = self.inner.changes.lock();
         let item = self.inner.items.lock().get(&key(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
         item.change(asked | ALWAYS, data);
         report_now(&item);
@@ -91,6 +116,7 @@ impl Epoll {
     /// # Errors
     /// [`Errno::ENOENT`].
     pub fn remove(&self, descriptor: u64, file: &OpenFile) -> Result<(), Errno> {
+        let _changes = self.inner.changes.lock();
         let item = self.inner.take(descriptor, file).ok_or(Errno::ENOENT)?;
         // It may be on the list.
         item.change(0, 0);
@@ -142,18 +168,34 @@ impl Inner {
         self.items.lock().remove(&key(descriptor, file))
     }
 
-    /// Fails if this set contains `other`, or has too many sets below it.
-    fn check_nesting(&self, other: &Inner, depth: u32) -> Result<(), Errno> {
-        if core::ptr::eq(self, other) || depth == 0 {
-            return Err(Errno::ELOOP);
-        }
-        let items = list::collect(self.items.lock().values().cloned())?;
-        for file in items.iter().filter_map(|item| item.file()) {
-            if let Some(set) = file.file_as::<Epoll>() {
-                set.inner.check_nesting(other, depth - 1)?;
+    /// This set and those that it contains, directly or not.
+    ///
+    /// # Errors
+    /// [`Errno::ELOOP`] if `outer`, which shall contain this one, is among them, or if the sets around `outer` and those
+    /// below this one were too many; [`Errno::ENOMEM`].
+    fn sets_below(self: &Arc<Self>, outer: &Arc<Self>) -> Result<Vec<Arc<Self>>, Errno> {
+        let above = 1 + outer.ready.waiters.ways(MOST_WAYS).depth;
+        let (mut all, mut level) = (Vec::new(), list::collect([self.clone()])?);
+        for _ in above..MOST_DEPTH {
+            if level.iter().any(|set| Arc::ptr_eq(set, outer)) {
+                return Err(Errno::ELOOP);
             }
+            let mut next = Vec::new();
+            for set in &level {
+                let items = list::collect(set.items.lock().values().cloned())?;
+                let files = items.iter().filter_map(|item| item.file());
+                list::append(
+                    &mut next,
+                    files.filter_map(|file| Some(file.file_as::<Epoll>()?.inner.clone())),
+                )?;
+            }
+            // Each set once, on however many ways it is reached.
+            next.sort_unstable_by_key(Arc::as_ptr);
+            next.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            list::append(&mut all, level)?;
+            level = next;
         }
-        Ok(())
+        if level.is_empty() { Ok(all) } else { Err(Errno::ELOOP) }
     }
 }
 

@@ -10,9 +10,10 @@ use super::process::number;
 use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::node::{Attributes, Directory, Entry, Kind};
+use crate::files::node::{Attributes, Directory, Entry, Kind, Target};
 use crate::files::table::FileTable;
 use crate::memory::list;
+use crate::observe::Thread;
 use crate::task::process::Process;
 
 /// The numbers of links begin here.
@@ -20,12 +21,15 @@ const FIRST: usize = 1 << 20;
 
 pub(super) struct DescriptorFolder {
     fs: Generated,
+    number: u64,
     process: Arc<Process>,
+    /// In the folder of a thread.
+    thread: Thread,
 }
 
 impl DescriptorFolder {
-    pub(super) fn new(fs: Generated, process: Arc<Process>) -> Self {
-        Self { fs, process }
+    pub(super) fn new(fs: Generated, number: u64, process: Arc<Process>, thread: Thread) -> Self {
+        Self { fs, number, process, thread }
     }
 
     fn table(&self) -> Arc<FileTable> {
@@ -39,7 +43,7 @@ impl FolderNode for DescriptorFolder {
     }
 
     fn stat(&self) -> Attributes {
-        attributes_of(&self.process, self.fs, number(&self.process, 4), Kind::Directory, 0o500)
+        attributes_of(&self.process, self.fs, self.number, Kind::Directory, 0o500)
     }
 }
 
@@ -49,15 +53,16 @@ impl Directory for DescriptorFolder {
             str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()).ok_or(Errno::ENOENT)?;
         let file = self.table().get(digits.into()).map_err(|_| Errno::ENOENT)?;
         let mode = if file.can_read() { 0o500 } else { 0 } | if file.can_write() { 0o300 } else { 0 };
-        let place = file.place().clone();
-        let link = Link::to_place(self.fs, number(&self.process, FIRST + digits as usize), mode, place);
+        let place = Target::Place(file.place().clone());
+        let number = number(&self.process, self.thread, FIRST + digits as usize);
+        let link = Link::of(self.process.clone(), self.fs, number, mode, place);
         Ok(Dentry::new(here, name.into(), Arc::new(link)))
     }
 
     fn list(&self) -> Result<Vec<Entry>, Errno> {
         let entry = |descriptor: u64| Entry {
             name: format!("{descriptor}").as_bytes().into(),
-            number: number(&self.process, FIRST + descriptor as usize),
+            number: number(&self.process, self.thread, FIRST + descriptor as usize),
             kind: Kind::Symlink,
         };
         list::collect(self.table().list()?.into_iter().map(entry))

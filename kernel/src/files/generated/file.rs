@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::Generated;
 use super::folder::{attributes, attributes_of, take_number};
+use super::process::check_trace;
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
@@ -13,7 +14,6 @@ use crate::files::open::{File, Io, Opening};
 use crate::memory::manager::Space;
 use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text, Thread};
 use crate::task::process::Process;
-use crate::task::sched;
 use crate::task::sleep_lock::SleepLock;
 
 /// A text of less is made at once, whatever is asked for.
@@ -182,12 +182,15 @@ impl Node for ProcessNode {
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        let own = &sched::current_ref().process;
-        if matches!(self.file.content, ProcessContent::Space(_))
-            && !Arc::ptr_eq(own, &self.process)
-            && !own.credentials().may_trace(&self.process.credentials())
-        {
-            return Err(Errno::EACCES);
+        match &self.file.content {
+            ProcessContent::Space(_)
+            | ProcessContent::Memory(_)
+            | ProcessContent::At(_)
+            | ProcessContent::Both(..) => check_trace(&self.process)?,
+            ProcessContent::Text(_)
+            | ProcessContent::Thread(_)
+            | ProcessContent::Whole(_)
+            | ProcessContent::Nothing => {}
         }
         Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))
     }

@@ -6,10 +6,11 @@ use alloc::vec::Vec;
 
 use super::Generated;
 use super::folder::{attributes, take_number};
+use super::process::check_trace;
 use crate::errno::Errno;
-use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, FsInfo, Kind, Node, Target};
 use crate::files::open::{File, Opening};
+use crate::task::process::Process;
 
 /// A link.
 pub(super) struct Link {
@@ -21,8 +22,8 @@ pub(super) struct Link {
 
 enum To {
     Path(fn() -> Vec<u8>),
-    Fixed(Vec<u8>),
-    Place(Arc<Dentry>),
+    /// For those that may trace the process.
+    Of(Arc<Process>, Target),
 }
 
 impl Link {
@@ -31,22 +32,17 @@ impl Link {
         Self { fs, number: take_number(), mode: 0o777, to: To::Path(path) }
     }
 
-    /// A link to a path.
-    pub(super) fn fixed(fs: Generated, number: u64, path: Vec<u8>) -> Self {
-        Self { fs, number, mode: 0o777, to: To::Fixed(path) }
-    }
-
-    /// A link to a place, whatever its path is.
-    pub(super) fn to_place(fs: Generated, number: u64, mode: u32, place: Arc<Dentry>) -> Self {
-        Self { fs, number, mode, to: To::Place(place) }
+    /// A link of a process to a path, or to a place, whatever its path is.
+    pub(super) fn of(process: Arc<Process>, fs: Generated, number: u64, mode: u32, target: Target) -> Self {
+        Self { fs, number, mode, to: To::Of(process, target) }
     }
 }
 
 impl Node for Link {
     fn attributes(&self) -> Attributes {
         let size = match self.to {
-            To::Place(_) => 64,
-            To::Path(_) | To::Fixed(_) => 0,
+            To::Of(_, Target::Place(_)) => 64,
+            To::Path(_) | To::Of(_, Target::Path(_)) => 0,
         };
         Attributes { size, ..attributes(self.fs, self.number, Kind::Symlink, self.mode) }
     }
@@ -56,11 +52,11 @@ impl Node for Link {
     }
 
     fn target(&self) -> Result<Target, Errno> {
-        Ok(match &self.to {
-            To::Path(path) => Target::Path(path()),
-            To::Fixed(path) => Target::Path(path.clone()),
-            To::Place(place) => Target::Place(place.clone()),
-        })
+        match &self.to {
+            To::Path(path) => Ok(Target::Path(path())),
+            // It leads past directories that the caller may not be allowed to search.
+            To::Of(process, target) => check_trace(process).map(|()| target.clone()),
+        }
     }
 
     fn fs_info(&self) -> FsInfo {

@@ -1,7 +1,6 @@
 //! Which file systems there are, for `df` and `mount`.
 
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +10,7 @@ use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::mounted;
 use crate::files::mounts::{self as table, Mounted};
-use crate::observe::{MachineFile, Writer};
+use crate::observe::{MachineFile, Writer, write_bytes};
 
 /// Writes `/proc/PID/mounts`.
 ///
@@ -19,13 +18,11 @@ use crate::observe::{MachineFile, Writer};
 /// Those of the writer.
 pub fn mounts(out: &mut dyn Write) -> fmt::Result {
     table::all().try_for_each(|mounted| {
-        let Mounted { source, kind, options, root, .. } = &*mounted;
-        writeln!(
-            out,
-            "{source} {} {kind} {},relatime{options} 0 0",
-            path(root)?.escape_ascii(),
-            mounted.rights()
-        )
+        write_column(out, mounted.source.as_bytes())?;
+        out.write_char(' ')?;
+        write_column(out, &path(&mounted.root)?)?;
+        let (kind, rights, options) = (mounted.kind, mounted.rights(), &mounted.options);
+        writeln!(out, " {kind} {rights},relatime{options} 0 0")
     })
 }
 
@@ -38,13 +35,28 @@ pub fn mountinfo(out: &mut dyn Write) -> fmt::Result {
         let Mounted { number, source, kind, options, root, .. } = &*mounted;
         let above = |other: &Arc<Mounted>| root.parent().is_some_and(|place| place.is_below(&other.root));
         let parent = table::all().filter(above).last().map_or(1, |other| other.number);
-        let (at, fs) = (path(root)?, root.node().attributes().fs);
-        let at = at.escape_ascii();
-        let (device, rights) = (format!("{}:{}", fs >> 8, fs & 0xff), mounted.rights());
-        writeln!(
-            out,
-            "{number} {parent} {device} / {at} {rights},relatime - {kind} {source} {rights}{options}"
-        )?;
+        let (fs, rights) = (root.node().attributes().fs, mounted.rights());
+        write!(out, "{number} {parent} {}:{} / ", fs >> 8, fs & 0xff)?;
+        write_column(out, &path(root)?)?;
+        write!(out, " {rights},relatime - {kind} ")?;
+        write_column(out, source.as_bytes())?;
+        writeln!(out, " {rights}{options}")?;
+    }
+    Ok(())
+}
+
+/// Writes a column of a line whose columns end with a space. What would end one stands as `getmntent` reads it: a
+/// backslash and three octal digits.
+fn write_column(out: &mut dyn Write, column: &[u8]) -> fmt::Result {
+    let ends = |byte: &u8| b" \t\n\\#".contains(byte);
+    for part in column.split_inclusive(ends) {
+        match part.split_last() {
+            Some((last, text)) if ends(last) => {
+                write_bytes(out, text)?;
+                write!(out, "\\{last:03o}")?;
+            }
+            _ => write_bytes(out, part)?,
+        }
     }
     Ok(())
 }

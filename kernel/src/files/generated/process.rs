@@ -11,9 +11,9 @@ use super::link::Link;
 use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
-use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
+use crate::files::node::{Attributes, Directory, Entry, Kind, Node, Target};
 use crate::memory::list;
-use crate::observe::ProcessFile;
+use crate::observe::{ProcessFile, Thread};
 use crate::task::process::Process;
 use crate::task::sched;
 
@@ -31,19 +31,36 @@ pub(super) fn thread_self_path() -> Vec<u8> {
 /// The entry of a process in `/proc`.
 pub(super) fn entry(process: &Process) -> Entry {
     let name = format!("{}", process.id);
-    Entry { name: name.as_bytes().into(), number: number(process, 0), kind: Kind::Directory }
+    Entry { name: name.as_bytes().into(), number: number(process, None, 0), kind: Kind::Directory }
 }
 
-/// The number of a node of a process: those of other nodes are smaller.
-pub(super) fn number(process: &Process, index: usize) -> u64 {
-    u64::from(process.id) << 32 | 1 << 31 | index as u64
+/// The number of a node of a process, or of a thread of it: those of other nodes are smaller.
+pub(super) fn number(process: &Process, thread: Thread, index: usize) -> u64 {
+    let folder = match thread {
+        Some(id) => u64::from(id) << 32 | 1 << 30,
+        None => u64::from(process.id) << 32,
+    };
+    folder | 1 << 31 | index as u64
 }
 
-/// What a folder has besides the listed files.
-const FOLDERS: [&str; 2] = ["fd", "task"];
-const LINKS: [&str; 3] = ["cwd", "exe", "root"];
-/// The numbers of listed files begin here.
-const FIRST_FILE: usize = 16;
+/// Fails unless the running process is this one, or may look at its memory and change it.
+///
+/// # Errors
+/// [`Errno::EACCES`].
+pub(super) fn check_trace(process: &Arc<Process>) -> Result<(), Errno> {
+    let own = &sched::current_ref().process;
+    let may = Arc::ptr_eq(own, process) || own.credentials().may_trace(&process.credentials());
+    may.then_some(()).ok_or(Errno::EACCES)
+}
+
+/// What a folder has besides the listed files. The first one has number 1.
+const FIXED: [(&str, Kind); 5] = [
+    ("fd", Kind::Directory),
+    ("task", Kind::Directory),
+    ("cwd", Kind::Symlink),
+    ("exe", Kind::Symlink),
+    ("root", Kind::Symlink),
+];
 
 /// The folder of a process, or of one of its threads, which looks alike but has no threads of its own.
 pub(super) struct ProcessFolder {
@@ -51,7 +68,7 @@ pub(super) struct ProcessFolder {
     process: Arc<Process>,
     files: &'static [ProcessFile],
     /// The thread, unless it is the process's.
-    thread: Option<u32>,
+    thread: Thread,
 }
 
 impl ProcessFolder {
@@ -59,34 +76,31 @@ impl ProcessFolder {
         Self { fs, process, files, thread: None }
     }
 
+    /// What it contains, with the place of each, from 1 on, that makes its number.
+    fn contents(&self) -> impl Iterator<Item = (usize, (&'static str, Kind))> {
+        let files = self.files.iter().map(|file| (file.name, Kind::Regular));
+        let all = FIXED.into_iter().chain(files).zip(1..).map(|(content, at)| (at, content));
+        all.filter(|(_, (name, _))| self.thread.is_none() || *name != "task")
+    }
+
     fn node(&self, name: &str) -> Result<Arc<dyn Node>, Errno> {
-        let process = || self.process.clone();
-        let place = |place: Option<Arc<Dentry>>| -> Result<Arc<dyn Node>, Errno> {
-            Ok(Arc::new(Link::to_place(
-                self.fs,
-                number(&self.process, 1),
-                0o777,
-                place.ok_or(Errno::ENOENT)?,
-            )))
+        let (at, _) = self.contents().find(|(_, content)| content.0 == name).ok_or(Errno::ENOENT)?;
+        let (number, process) = (number(&self.process, self.thread, at), self.process.clone());
+        let places = || self.process.fs.lock().as_ref().map(|fs| fs.places()).ok_or(Errno::ENOENT);
+        let target = match name {
+            "fd" => return Ok(Arc::new(DescriptorFolder::new(self.fs, number, process, self.thread))),
+            "task" => {
+                return Ok(Arc::new(Threads { fs: self.fs, number, process, files: self.files }));
+            }
+            "cwd" => Target::Place(places()?.current),
+            "root" => Target::Place(places()?.root),
+            "exe" => Target::Path(process.identity.lock().executable.clone()),
+            _ => {
+                let file = &self.files[at - 1 - FIXED.len()];
+                return Ok(Arc::new(ProcessNode::new(self.fs, number, (process, self.thread), file)));
+            }
         };
-        let places = || self.process.fs.lock().as_ref().map(|fs| fs.places());
-        Ok(match name {
-            "fd" => Arc::new(DescriptorFolder::new(self.fs, process())),
-            "task" if self.thread.is_none() => {
-                Arc::new(Threads { fs: self.fs, process: process(), files: self.files })
-            }
-            "cwd" => return place(places().map(|places| places.current)),
-            "root" => return place(places().map(|places| places.root)),
-            "exe" => {
-                let path = self.process.identity.lock().executable.clone();
-                Arc::new(Link::fixed(self.fs, number(&self.process, 2), path))
-            }
-            name => {
-                let at = self.files.iter().position(|file| file.name == name).ok_or(Errno::ENOENT)?;
-                let number = number(&self.process, FIRST_FILE + at);
-                Arc::new(ProcessNode::new(self.fs, number, (process(), self.thread), &self.files[at]))
-            }
-        })
+        Ok(Arc::new(Link::of(process, self.fs, number, 0o777, target)))
     }
 }
 
@@ -96,7 +110,7 @@ impl FolderNode for ProcessFolder {
     }
 
     fn stat(&self) -> Attributes {
-        attributes_of(&self.process, self.fs, number(&self.process, 0), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, number(&self.process, self.thread, 0), Kind::Directory, 0o555)
     }
 }
 
@@ -107,22 +121,19 @@ impl Directory for ProcessFolder {
     }
 
     fn list(&self) -> Result<Vec<Entry>, Errno> {
-        let folders = FOLDERS.iter().filter(|name| self.thread.is_none() || **name != "task");
-        let folders = folders.map(|name| (*name, Kind::Directory));
-        let links = LINKS.iter().map(|name| (*name, Kind::Symlink));
-        let files = self.files.iter().map(|file| (file.name, Kind::Regular));
         let entry = |(at, (name, kind)): (usize, (&str, Kind))| Entry {
             name: name.as_bytes().into(),
-            number: number(&self.process, 1 + at),
+            number: number(&self.process, self.thread, at),
             kind,
         };
-        Ok(folders.chain(links).chain(files).enumerate().map(entry).collect())
+        list::collect(self.contents().map(entry))
     }
 }
 
 /// The threads of a process.
 struct Threads {
     fs: Generated,
+    number: u64,
     process: Arc<Process>,
     files: &'static [ProcessFile],
 }
@@ -133,7 +144,7 @@ impl FolderNode for Threads {
     }
 
     fn stat(&self) -> Attributes {
-        attributes_of(&self.process, self.fs, number(&self.process, 3), Kind::Directory, 0o555)
+        attributes_of(&self.process, self.fs, self.number, Kind::Directory, 0o555)
     }
 }
 
@@ -150,7 +161,7 @@ impl Directory for Threads {
         let threads = self.process.threads.lock();
         let entry = |id: u32| Entry {
             name: format!("{id}").as_bytes().into(),
-            number: u64::from(id) << 32 | 1 << 31,
+            number: number(&self.process, Some(id), 0),
             kind: Kind::Directory,
         };
         list::collect(threads.iter().map(|thread| entry(thread.id())))

@@ -246,20 +246,20 @@ impl Pipe {
         let whole = from.left();
         let least = if whole <= ATOMIC_BYTES { whole } else { 1 };
         let mut done = 0;
-        while done < whole {
+        while from.left() > 0 {
             // Less than the whole was written at once where the buffer faults: the rest is not waited for.
             let least = if done == 0 { least } else { 1 };
-            let step = self.write_now(from, least, &mut None).and_then(|count| {
-                if count == 0 {
-                    self.writers.wait(io.nonblocking, || self.has_room(least).then_some(()))?;
-                }
-                Ok(count)
+            let (count, end) = self.write_now(from, least, &mut None);
+            done += count;
+            let step = end.and_then(|()| match count {
+                0 => self.writers.wait(io.nonblocking, || self.has_room(least).then_some(())),
+                _ => Ok(()),
             });
             if step == Err(Errno::EPIPE) {
                 broken_pipe();
             }
             match step {
-                Ok(count) => done += count,
+                Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -273,52 +273,71 @@ impl Pipe {
         state.free() >= least || state.readers == 0
     }
 
-    /// Writes what fits, but nothing if there is no room for `least` bytes. The files go with the first byte.
-    ///
-    /// # Errors
-    /// [`Errno::EPIPE`] without a reader, [`Errno::EFAULT`], [`Errno::ENOMEM`].
+    /// Writes what fits, but nothing if there is no room for `least` bytes. The files go with the first byte. Returns
+    /// how many bytes were written, and the error that ended it behind them: [`Errno::EPIPE`] without a reader,
+    /// [`Errno::EFAULT`], [`Errno::ENOMEM`].
     pub fn write_now(
         &self,
         from: &mut dyn Source,
         least: usize,
         rights: &mut Option<Rights>,
-    ) -> Result<usize, Errno> {
-        let writing = self.writing.lock();
-        let mut chunk = Chunk::for_bytes(from.left())?;
+    ) -> (usize, Result<(), Errno>) {
         let mut done = 0;
-        // Others may make room meanwhile, but not take it.
-        while from.left() > 0 && self.has_room(if done == 0 { least } else { 1 }) {
-            let part = from.left().min(chunk.len()).min(self.state.lock().free());
-            let step = from.take(&mut chunk[..part]).and_then(|count| self.append(&chunk[..count], rights));
-            match step {
-                Ok(count) => done += count,
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno),
-            }
-        }
-        drop(writing);
+        let end = self.fill(from, least, rights, &mut done);
         if done > 0 {
             self.readers.notify();
         }
-        Ok(done)
+        (done, end)
     }
 
-    /// Appends bytes that fit.
-    fn append(&self, bytes: &[u8], rights: &mut Option<Rights>) -> Result<usize, Errno> {
+    fn fill(
+        &self,
+        from: &mut dyn Source,
+        least: usize,
+        rights: &mut Option<Rights>,
+        done: &mut usize,
+    ) -> Result<(), Errno> {
+        let _writing = self.writing.lock();
+        let mut chunk = Chunk::for_bytes(from.left())?;
+        // Others may make room meanwhile, but not take it.
+        while from.left() > 0 {
+            let (most, least) = (from.left().min(chunk.len()), if *done == 0 { least } else { 1 });
+            let Some(part) = self.reserve(most, least, rights.is_some())? else { break };
+            let count = from.take(&mut chunk[..part])?;
+            self.append(&chunk[..count], rights)?;
+            *done += count;
+        }
+        Ok(())
+    }
+
+    /// Reserves memory for bytes that the writer takes next, at most `most`: once they are taken from the source, only
+    /// the end of the last reader may keep them out of the pipe. `None` if there is no room for `least` bytes.
+    fn reserve(&self, most: usize, least: usize, with_rights: bool) -> Result<Option<usize>, Errno> {
         let mut state = self.state.lock();
         if state.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        state.bytes.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
-        if rights.is_some() {
-            state.rights.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let part = most.min(state.free());
+        if state.free() < least {
+            return Ok(None);
+        }
+        state.bytes.try_reserve(part).map_err(|_| Errno::ENOMEM)?;
+        state.rights.try_reserve(usize::from(with_rights)).map_err(|_| Errno::ENOMEM)?;
+        Ok(Some(part))
+    }
+
+    /// Appends bytes that have memory reserved.
+    fn append(&self, bytes: &[u8], rights: &mut Option<Rights>) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.readers == 0 {
+            return Err(Errno::EPIPE);
         }
         let at = state.taken + state.bytes.len() as u64;
         if let Some(rights) = rights.take() {
             state.rights.push_back((at..at + bytes.len() as u64, rights));
         }
         state.bytes.extend(bytes);
-        Ok(bytes.len())
+        Ok(())
     }
 
     /// What an end that reads, writes, or does both is ready for.

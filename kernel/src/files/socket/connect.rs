@@ -15,6 +15,9 @@ impl Socket {
     /// # Errors
     /// As `connect(2)`.
     pub fn connect(&self, target: &Name, io: Io) -> Result<(), Errno> {
+        if let Role::Datagrams(own) = self.role() {
+            return own.connect(Some(&registry::find_datagrams(target)?));
+        }
         let begun = self.begin(target, io)?;
         if begun && io.nonblocking && self.family != Family::Unix {
             // Linux has only sent the first packet of TCP by now.
@@ -48,20 +51,26 @@ impl Socket {
 
     /// Asks a listener.
     fn ask(&self, state: &State, target: &Name, now: bool) -> Result<Connection, Errno> {
-        let listener = registry::find(target)?;
+        let listener = registry::find(target, self.kind)?;
         let bound = state.bound.as_ref().map(|(_, address)| address.clone());
+        let mut port = None;
         let (near, reached) = match (target, bound) {
             (Name::Port { address, .. }, bound) => {
                 let near = match bound {
                     Some(Address::Inet(near)) if !near.ip().is_unspecified() => near,
                     Some(Address::Inet(near)) => (address.ip(), near.port()).into(),
-                    _ => registry::near_address(address.ip())?,
+                    _ => {
+                        let (near, kept) =
+                            registry::near_address(address.ip(), self.options.reuses_address())?;
+                        port = Some(kept);
+                        near
+                    }
                 };
                 (Address::Inet(near), Some(Address::Inet(*address)))
             }
             (_, bound) => (bound.unwrap_or_else(|| Address::none(self.family)), None),
         };
-        listener.connect(Side::new(Maker::running(), &self.endpoint, near), reached, now)
+        listener.connect(Side::new(Maker::running(), &self.endpoint, near).with_port(port), reached, now)
     }
 
     /// Waits until the connection that is under way is established or refused.

@@ -1,4 +1,4 @@
-//! A connection: two pipes, one for each direction.
+//! A connection: two pipes, one for each direction, or two queues of packets.
 //!
 //! ```text
 //! Socket ── Connection (side 0) ──┐                          ┌── Connection (side 1) ── Socket
@@ -14,10 +14,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::Mutex;
 use linux_raw_sys::general::{POLLERR, POLLHUP, POLLRDHUP};
 
+use super::SocketType;
 use super::address::{Address, Family};
+use super::direction::Direction;
+use super::registry::Port;
 use crate::errno::Errno;
 use crate::files::events::{Events, READABLE, WRITABLE, Waiters};
-use crate::files::pipe::Pipe;
 use crate::files::rights::Traffic;
 use crate::task::{credentials, sched};
 
@@ -35,9 +37,14 @@ impl Endpoint {
         self.error.lock().take()
     }
 
+    /// The error that the next call reports.
+    pub fn error(&self) -> Option<Errno> {
+        *self.error.lock()
+    }
+
     /// Whether there is one.
     pub fn has_error(&self) -> bool {
-        self.error.lock().is_some()
+        self.error().is_some()
     }
 
     /// Reports an error.
@@ -84,12 +91,19 @@ pub struct Side {
     /// What made it.
     pub maker: Maker,
     shut: AtomicU32,
+    /// Its port, if it was given one to connect.
+    _port: Option<Port>,
 }
 
 impl Side {
     /// A side of this process.
     pub fn new(maker: Maker, endpoint: &Arc<Endpoint>, address: Address) -> Self {
-        Self { endpoint: endpoint.clone(), address, maker, shut: AtomicU32::new(0) }
+        Self { endpoint: endpoint.clone(), address, maker, shut: AtomicU32::new(0), _port: None }
+    }
+
+    /// The same with a port that it keeps.
+    pub fn with_port(self, port: Option<Port>) -> Self {
+        Self { _port: port, ..self }
     }
 }
 
@@ -97,7 +111,7 @@ impl Side {
 struct Link {
     family: Family,
     sides: [Side; 2],
-    pipes: [Pipe; 2],
+    directions: [Direction; 2],
     /// The listener has room for it.
     established: AtomicBool,
     traffic: Arc<Traffic>,
@@ -111,11 +125,11 @@ pub struct Connection {
 
 impl Connection {
     /// Connects two sides.
-    pub fn pair(family: Family, sides: [Side; 2], established: bool) -> [Self; 2] {
+    pub fn pair((family, kind): (Family, SocketType), sides: [Side; 2], established: bool) -> [Self; 2] {
         let [one, other] = [0, 1].map(|side: usize| &sides[side].endpoint.waiters);
-        let pipes = [Pipe::between(one, other), Pipe::between(other, one)];
+        let directions = [Direction::between(kind, one, other), Direction::between(kind, other, one)];
         let established = AtomicBool::new(established);
-        let link = Arc::new(Link { family, sides, pipes, established, traffic: Arc::default() });
+        let link = Arc::new(Link { family, sides, directions, established, traffic: Arc::default() });
         [0, 1].map(|side| Self { link: link.clone(), side })
     }
 
@@ -145,14 +159,14 @@ impl Connection {
         &self.link.traffic
     }
 
-    /// The pipe from the other side.
-    pub fn input(&self) -> &Pipe {
-        &self.link.pipes[self.side]
+    /// What comes from the other side.
+    pub fn input(&self) -> &Direction {
+        &self.link.directions[self.side]
     }
 
-    /// The pipe to the other side.
-    pub fn output(&self) -> &Pipe {
-        &self.link.pipes[1 - self.side]
+    /// What goes to the other side.
+    pub fn output(&self) -> &Direction {
+        &self.link.directions[1 - self.side]
     }
 
     /// Whether this side has shut all of these down.
@@ -165,9 +179,14 @@ impl Connection {
         self.far().shut.load(Ordering::Acquire) & DEAF != 0
     }
 
+    /// Whether it is one of TCP.
+    pub fn is_tcp(&self) -> bool {
+        self.link.family != Family::Unix
+    }
+
     /// Whether bytes that nothing reads are sent in vain without an error: over TCP the first ones are.
     pub fn sends_in_vain(&self) -> bool {
-        let vain = self.link.family != Family::Unix && !self.has_shut(TOLD);
+        let vain = self.is_tcp() && !self.has_shut(TOLD);
         self.shut_down(TOLD);
         vain
     }
@@ -223,7 +242,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // Bytes that were not read are lost, which the other side learns.
-        if self.input().len() > 0 {
+        if !self.input().is_empty() {
             self.reset();
         }
         self.shut_down(READ | WRITE | DEAF);

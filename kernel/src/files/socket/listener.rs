@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 
 use crate::sync::Mutex;
 
+use super::SocketType;
 use super::address::{Address, Family};
 use super::connection::{Connection, Endpoint, Maker, Side};
 use crate::errno::Errno;
@@ -14,8 +15,8 @@ pub const MOST_WAITING: u32 = 4096;
 
 /// A listener.
 pub struct Listener {
-    /// The family of its socket.
-    pub family: Family,
+    /// The family and the type of its socket.
+    pub kind: (Family, SocketType),
     /// Its endpoint.
     pub endpoint: Arc<Endpoint>,
     /// Its address, which accepted sockets of unix have too.
@@ -33,9 +34,14 @@ struct Queue {
 
 impl Listener {
     /// A listener of this process without connections.
-    pub fn new(maker: Maker, family: Family, endpoint: &Arc<Endpoint>, address: Address) -> Arc<Self> {
+    pub fn new(
+        maker: Maker,
+        kind: (Family, SocketType),
+        endpoint: &Arc<Endpoint>,
+        address: Address,
+    ) -> Arc<Self> {
         let queue = Mutex::new(Queue { waiting: VecDeque::new(), most: 0, open: true });
-        Arc::new(Self { family, endpoint: endpoint.clone(), address, maker, queue })
+        Arc::new(Self { kind, endpoint: endpoint.clone(), address, maker, queue })
     }
 
     /// Says how many connections may wait. As in Linux, one more may.
@@ -62,7 +68,7 @@ impl Listener {
         queue.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let address = reached.unwrap_or_else(|| self.address.clone());
         let own = Side::new(self.maker, &Arc::default(), address);
-        let [near, far] = Connection::pair(self.family, [from, own], room);
+        let [near, far] = Connection::pair(self.kind, [from, own], room);
         queue.waiting.push_back(far);
         drop(queue);
         self.endpoint.waiters.notify();

@@ -1,6 +1,8 @@
 //! Sending and receiving on a connection.
 
 use super::connection::{Connection, READ, WRITE};
+use super::direction::Direction;
+use super::packets::Beside;
 use crate::errno::Errno;
 use crate::files::io::{Sink, Source};
 use crate::files::rights::Rights;
@@ -19,36 +21,43 @@ pub struct Transfer {
 }
 
 impl Connection {
-    /// Receives bytes; 0 at the end. Files that came with them are put where `rights` says.
+    /// Receives bytes, or a packet; 0 at the end. What comes with them is put `beside` them.
     ///
     /// # Errors
     /// [`Errno::ECONNRESET`] and others that the connection got; [`Errno::EAGAIN`], [`Errno::EINTR`],
     /// [`Errno::EFAULT`].
-    pub fn receive(
-        &self,
-        to: &mut dyn Sink,
-        how: Transfer,
-        rights: &mut Option<Rights>,
-    ) -> Result<usize, Errno> {
+    pub fn receive(&self, to: &mut dyn Sink, how: Transfer, beside: &mut Beside) -> Result<usize, Errno> {
         let ready = || self.input().poll(true, false) != 0 || self.has_shut(READ);
         self.repeat(how, ready, |moved| {
-            let Some(count) = self.receive_now(to, how, rights)? else { return Ok(false) };
+            let Some(count) = self.receive_now(to, how, beside, *moved)? else { return Ok(false) };
             *moved += count;
-            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || rights.is_some())
+            let is_whole = beside.packet.is_some() || beside.rights.is_some();
+            Ok(count == 0 || to.left() == 0 || !how.all || how.peek || is_whole)
         })
     }
 
-    /// Receives what is there; `None` if more may come.
+    /// Receives what is there; `None` if more may come. The call has `moved` bytes already.
     fn receive_now(
         &self,
         to: &mut dyn Sink,
         how: Transfer,
-        rights: &mut Option<Rights>,
+        beside: &mut Beside,
+        moved: usize,
     ) -> Result<Option<usize>, Errno> {
-        match self.input().read_now(to, !how.peek, rights)? {
-            Some(count) if count > 0 || to.left() == 0 => Ok(Some(count)),
+        let (received, is_end) = match self.input() {
+            Direction::Bytes(pipe) => {
+                let count = pipe.read_now(to, !how.peek, &mut beside.rights)?;
+                (count, count == Some(0) && to.left() > 0)
+            }
+            Direction::Packets(packets) => {
+                let count = packets.receive(to, !how.peek, beside)?;
+                (count, beside.packet.is_none())
+            }
+        };
+        match received {
+            Some(count) if !is_end => Ok(Some(count)),
             // An error comes after the bytes that came before it, and instead of the end.
-            end => match self.near().endpoint.take_error() {
+            end => match self.next_error(moved) {
                 Some(errno) => Err(errno),
                 None if self.has_shut(READ) => Ok(Some(0)),
                 None => Ok(end),
@@ -68,20 +77,36 @@ impl Connection {
     ) -> Result<usize, Errno> {
         let ready = || self.output().poll(false, true) != 0 || self.has_shut(WRITE);
         self.repeat(how, ready, |moved| {
-            if let Some(errno) = self.near().endpoint.take_error() {
+            if let Some(errno) = self.next_error(*moved) {
                 return Err(errno);
             }
             if self.has_shut(WRITE) {
                 return Err(Errno::EPIPE);
             }
             let left = from.left();
-            let (written, done) = match self.output().write_now(from, 1, rights) {
-                Err(Errno::EPIPE) if self.sends_in_vain() => (left, true),
-                written => (written?, from.left() == 0),
+            let pipe = match self.output() {
+                Direction::Bytes(pipe) => pipe,
+                Direction::Packets(packets) => {
+                    let sent = packets.send(from, &self.near().address, rights)?;
+                    *moved = sent.unwrap_or(0);
+                    return Ok(sent.is_some());
+                }
             };
+            let (written, end) = pipe.write_now(from, 1, rights);
+            if end == Err(Errno::EPIPE) && written == 0 && self.sends_in_vain() {
+                *moved += left;
+                return Ok(true);
+            }
             *moved += written;
-            Ok(done)
+            end.map(|()| from.left() == 0)
         })
+    }
+
+    /// The error to report. Over TCP it waits for the next call if this one has moved bytes; over unix it is lost then,
+    /// as on Linux.
+    fn next_error(&self, moved: usize) -> Option<Errno> {
+        let endpoint = &self.near().endpoint;
+        if moved > 0 && self.is_tcp() { endpoint.error() } else { endpoint.take_error() }
     }
 
     /// Repeats a step, and waits in between, until it is done. Returns how many bytes it moved, also before a

@@ -132,19 +132,22 @@ impl Line {
         if settings.is_canonical() { self.first_line(settings) } else { self.ready }
     }
 
-    /// Whether the next read finds the end of input.
-    pub(super) fn has_end(&self) -> bool {
-        self.end_count > 0
+    /// Whether `poll` calls it readable: there is a line or its end. Without lines there are as many bytes as end a read,
+    /// or any if time ends it too.
+    pub(super) fn is_worth_a_read(&self, settings: &Settings) -> bool {
+        let least =
+            if settings.is_canonical() || settings.patience_ns() > 0 { 1 } else { settings.least().max(1) };
+        self.available(settings) >= least || self.end_count > 0
     }
 
-    /// Whether a read of `wanted` bytes need not wait. `idle_ns`: how long ago the last byte came.
-    pub(super) fn is_readable(&self, settings: &Settings, wanted: usize, idle_ns: u64) -> bool {
+    /// Whether a read that `least` bytes end need not wait. `idle_ns`: how long ago the last byte came.
+    pub(super) fn is_readable(&self, settings: &Settings, least: usize, idle_ns: u64) -> bool {
         if settings.is_canonical() {
             return self.ready > 0 || self.end_count > 0;
         }
-        let (least, patience) = (settings.least(), settings.patience_ns());
-        let expired = patience > 0 && idle_ns >= patience && (least == 0 || self.ready > 0);
-        self.ready >= least.min(wanted).max(1) || expired || least == 0 && patience == 0
+        let patience = settings.patience_ns();
+        let expired = patience > 0 && idle_ns >= patience && (settings.least() == 0 || self.ready > 0);
+        self.ready >= least.max(1) || expired || settings.least() == 0 && patience == 0
     }
 
     /// The length of the first line, with its end.

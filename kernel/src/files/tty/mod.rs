@@ -28,6 +28,9 @@ use crate::time;
 /// How often the task looks at a serial port that does not interrupt.
 const POLL_NS: u64 = 10_000_000;
 
+/// So many bytes are written between two looks at signals and the time slice, as in Linux.
+const WRITTEN_AT_ONCE: usize = 2048;
+
 /// The terminal.
 struct Terminal {
     state: IrqLock<State>,
@@ -156,7 +159,9 @@ impl TtyFile {
                 if length != seen.0 {
                     seen = (length, time::now_ns());
                 }
-                let is_readable = line.is_readable(settings, wanted, time::now_ns() - seen.1);
+                // Without waiting it takes what there is, however little.
+                let least = if io.nonblocking { 1 } else { settings.least().min(wanted) };
+                let is_readable = line.is_readable(settings, least, time::now_ns() - seen.1);
                 is_readable.then(|| line.take(to, settings))
             };
             if io.nonblocking {
@@ -194,7 +199,7 @@ impl File for TtyFile {
 
     fn write(&self, _position: &mut u64, from: &mut dyn Source, _io: Io) -> Result<usize, Errno> {
         job_control::check_write(TERMINAL.state.lock().settings.has_local(abi::TOSTOP))?;
-        let mut chunk = Chunk::for_bytes(from.left())?;
+        let mut chunk = Chunk::for_bytes(from.left().min(WRITTEN_AT_ONCE))?;
         let mut done = 0;
         while from.left() > 0 {
             let part = chunk.len().min(from.left());
@@ -204,6 +209,9 @@ impl File for TtyFile {
                     let settings = TERMINAL.state.lock().settings;
                     settings.send(&chunk[..count]);
                     done += count;
+                    if sched::call_shall_end() {
+                        break;
+                    }
                 }
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),
@@ -218,7 +226,7 @@ impl File for TtyFile {
 
     fn poll(&self) -> Events {
         let state = TERMINAL.state.lock();
-        let readable = state.line.available(&state.settings) > 0 || state.line.has_end();
+        let readable = state.line.is_worth_a_read(&state.settings);
         WRITABLE | if readable { READABLE } else { 0 }
     }
 

@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use crate::files::io::{Chunk, KernelSink, KernelSource, MOST_BYTES};
 use crate::files::open::OpenFile;
 use crate::syscall::{Answer, Call};
+use crate::task::sched;
 
 /// Where a copy reads. The file's own position changes at the end, if at all: tasks may move it meanwhile.
 struct Input {
@@ -141,8 +142,8 @@ fn copy(from: &mut Input, to: &mut Output, bytes: u64) -> Answer {
         from.unread(read - count);
         done += count;
         match written {
-            Ok(_) if count == read => {}
-            Ok(_) => break,
+            Ok(_) if count < read || sched::call_shall_end() => break,
+            Ok(_) => {}
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }

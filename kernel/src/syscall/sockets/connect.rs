@@ -2,9 +2,11 @@
 
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use linux_raw_sys::net as abi;
+use quire::addr::VirtAddr;
 
 use super::create::open;
 use crate::errno::Errno;
+use crate::files::socket::address::MOST_BYTES;
 use crate::files::socket::connection::{READ, WRITE};
 use crate::syscall::{Answer, Call};
 
@@ -12,9 +14,25 @@ impl Call<'_> {
     pub(in crate::syscall) fn connect(&self) -> Answer {
         let [_, at, bytes, ..] = self.arguments;
         let socket = self.socket_argument()?;
+        if let Some(datagrams) = socket.datagrams()
+            && self.names_no_family(at, bytes)?
+        {
+            datagrams.connect(None)?;
+            return Ok(0);
+        }
         let address = self.load_address(&socket, at, bytes)?;
         socket.connect(&self.target(&socket, &address)?, socket.io())?;
         Ok(0)
+    }
+
+    /// Whether an address has the family `AF_UNSPEC`, which ends that a socket of datagrams is connected.
+    fn names_no_family(&self, at: u64, bytes: u64) -> Result<bool, Errno> {
+        let mut family = [0; 2];
+        if self.length(bytes, MOST_BYTES)? < family.len() {
+            return Ok(false);
+        }
+        self.memory.read(VirtAddr(at), &mut family)?;
+        Ok(u32::from(u16::from_le_bytes(family)) == abi::AF_UNSPEC)
     }
 
     pub(in crate::syscall) fn accept(&self) -> Answer {

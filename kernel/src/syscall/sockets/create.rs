@@ -10,8 +10,8 @@ use quire::addr::VirtAddr;
 use crate::errno::Errno;
 use crate::files::anonymous;
 use crate::files::open::OpenFile;
-use crate::files::socket::Socket;
 use crate::files::socket::address::Family;
+use crate::files::socket::{Socket, SocketType};
 use crate::syscall::{Answer, Call};
 
 const TYPE: u32 = 0xf;
@@ -20,16 +20,16 @@ const TYPES: u32 = 11;
 
 impl Call<'_> {
     pub(in crate::syscall) fn socket(&self) -> Answer {
-        let (family, flags) = self.kind_of_socket()?;
-        self.add_socket(Socket::new(family), flags)
+        let (kind, flags) = self.kind_of_socket()?;
+        self.add_socket(Socket::new(kind), flags)
     }
 
     pub(in crate::syscall) fn socketpair(&self) -> Answer {
-        let (family, flags) = self.kind_of_socket()?;
+        let ((family, kind), flags) = self.kind_of_socket()?;
         if family != Family::Unix {
             return Err(Errno::EOPNOTSUPP);
         }
-        let [one, other] = Socket::pair();
+        let [one, other] = Socket::pair(kind)?;
         let one = self.add_socket(one, flags)?;
         let other = self.add_socket(other, flags).inspect_err(|_| _ = self.table().close(one))?;
         let image = [one as u32, other as u32].map(u32::to_le_bytes);
@@ -47,20 +47,25 @@ impl Call<'_> {
     }
 
     /// Which kind of socket the first three arguments want, and the flags.
-    fn kind_of_socket(&self) -> Result<(Family, u32), Errno> {
+    fn kind_of_socket(&self) -> Result<((Family, SocketType), u32), Errno> {
         let [family, kind, protocol, ..] = self.arguments.map(|argument| argument as u32);
         let flags = kind & !TYPE;
         if flags & !(O_CLOEXEC | O_NONBLOCK) != 0 || kind & TYPE >= TYPES {
             return Err(Errno::EINVAL);
         }
         let family = Family::of(family)?;
-        let own_protocol = if family == Family::Unix { abi::AF_UNIX } else { abi::SOL_TCP };
-        match kind & TYPE {
-            abi::SOCK_STREAM if protocol == 0 || protocol == own_protocol => Ok((family, flags)),
-            // There are no datagrams.
-            abi::SOCK_STREAM | abi::SOCK_DGRAM => Err(Errno::EPROTONOSUPPORT),
-            _ => Err(Errno::ESOCKTNOSUPPORT),
-        }
+        let unix = family == Family::Unix;
+        let own_protocol = if unix { abi::AF_UNIX } else { abi::SOL_TCP };
+        let kind = match kind & TYPE {
+            abi::SOCK_STREAM => SocketType::Stream,
+            abi::SOCK_DGRAM if unix => SocketType::Datagram,
+            abi::SOCK_SEQPACKET if unix => SocketType::Packet,
+            // There are none over IP.
+            abi::SOCK_DGRAM => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        let known = protocol == 0 || protocol == own_protocol;
+        if known { Ok(((family, kind), flags)) } else { Err(Errno::EPROTONOSUPPORT) }
     }
 }
 

@@ -11,11 +11,11 @@ use crate::errno::Errno;
 use crate::files::io::{Sink, UserParts};
 use crate::files::open::OpenFile;
 use crate::files::pipe::broken_pipe;
-use crate::files::rights::Rights;
-use crate::files::socket::Socket;
-use crate::files::socket::address::Family;
-use crate::files::socket::connection::Connection;
+use crate::files::rights::{Rights, Traffic};
+use crate::files::socket::address::{Address, Family};
+use crate::files::socket::packets::Beside;
 use crate::files::socket::stream::Transfer;
+use crate::files::socket::{Outlet, Socket, SocketType};
 use crate::syscall::{Answer, Call};
 
 /// `struct cmsghdr`: length, level and type.
@@ -42,6 +42,7 @@ impl Sink for Discard {
 /// `struct msghdr`.
 struct Header {
     name: u64,
+    name_bytes: u64,
     parts: [u64; 2],
     control: u64,
     control_bytes: u64,
@@ -54,9 +55,10 @@ const FLAGS: u64 = 48;
 
 impl Call<'_> {
     pub(in crate::syscall) fn sendto(&self) -> Answer {
-        let [_, at, bytes, flags, to, _] = self.arguments;
+        let [_, at, bytes, flags, to, to_bytes] = self.arguments;
         let socket = self.socket_argument()?;
-        self.send(&socket, &mut UserParts::one(self.memory, VirtAddr(at), bytes)?, flags, to != 0, &mut None)
+        let mut from = UserParts::one(self.memory, VirtAddr(at), bytes)?;
+        self.send(&socket, &mut from, flags, [to, to_bytes], Vec::new())
     }
 
     pub(in crate::syscall) fn sendmsg(&self) -> Answer {
@@ -64,11 +66,11 @@ impl Call<'_> {
         let socket = self.socket_argument()?;
         let header = self.header(at)?;
         let mut parts = self.buffers(header.parts[0], header.parts[1])?;
-        let mut rights = match self.files_to_send(&header)? {
-            files if files.is_empty() || socket.family != Family::Unix => None,
-            files => Some(rights_through(&*socket.sends_to()?, files)?),
-        };
-        self.send(&socket, &mut parts, flags, header.name != 0, &mut rights)
+        let mut files = self.files_to_send(&header)?;
+        if socket.family != Family::Unix {
+            files.clear();
+        }
+        self.send(&socket, &mut parts, flags, [header.name, header.name_bytes], files)
     }
 
     fn send(
@@ -76,18 +78,32 @@ impl Call<'_> {
         socket: &Open,
         from: &mut UserParts<'_>,
         flags: u64,
-        has_address: bool,
-        rights: &mut Option<Rights>,
+        [name, name_bytes]: [u64; 2],
+        files: Vec<Arc<OpenFile>>,
     ) -> Answer {
-        let unix = socket.family == Family::Unix;
         if flags as u32 & abi::MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        if has_address && unix {
-            return Err(if socket.sends_to().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
-        }
-        let sent = socket.sends_to().and_then(|to| to.send(from, transfer(socket, flags, true), rights));
-        if sent == Err(Errno::EPIPE) && flags as u32 & abi::MSG_NOSIGNAL == 0 {
+        let named = match socket.kind {
+            _ if name == 0 => None,
+            SocketType::Datagram => {
+                let address = self.load_address(socket, name, name_bytes)?;
+                Some(self.target(socket, &address)?)
+            }
+            SocketType::Stream if socket.family == Family::Unix => {
+                return Err(if socket.outlet(None).is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
+            }
+            // A name is not looked at.
+            SocketType::Stream | SocketType::Packet => None,
+        };
+        let send = |to: Outlet| {
+            let carries = !files.is_empty();
+            let mut rights = carries.then(|| rights_through(to.traffic(), files)).transpose()?;
+            to.send(from, transfer(socket, flags, true), &mut rights)
+        };
+        let sent = socket.outlet(named.as_ref()).and_then(send);
+        let signals = socket.kind == SocketType::Stream && flags as u32 & abi::MSG_NOSIGNAL == 0;
+        if sent == Err(Errno::EPIPE) && signals {
             broken_pipe();
         }
         Ok(sent? as u64)
@@ -97,10 +113,10 @@ impl Call<'_> {
         let [_, at, bytes, flags, from, from_length] = self.arguments;
         let socket = self.socket_argument()?;
         let mut to = UserParts::one(self.memory, VirtAddr(at), bytes)?;
-        let received = self.receive(&socket, &mut to, flags, &mut None)?;
+        let mut beside = Beside::default();
+        let received = self.receive(&socket, &mut to, flags, &mut beside)?;
         if from != 0 {
-            // A stream does not say whence each byte comes.
-            self.store_counted(from, from_length, &[], true)?;
+            self.store_counted(from, from_length, &sender(&socket, &beside), true)?;
         }
         Ok(received)
     }
@@ -110,36 +126,37 @@ impl Call<'_> {
         let socket = self.socket_argument()?;
         let header = self.header(at)?;
         let mut to = self.buffers(header.parts[0], header.parts[1])?;
-        let mut rights = None;
-        let received = self.receive(&socket, &mut to, flags, &mut rights)?;
-        let files = rights.map(Rights::into_files).unwrap_or_default();
+        let mut beside = Beside::default();
+        let room = to.left();
+        let received = self.receive(&socket, &mut to, flags, &mut beside)?;
+        let files = beside.rights.take().map(Rights::into_files).unwrap_or_default();
         let (control_bytes, cut) = self.store_files(&header, files, flags)?;
         if header.name != 0 {
-            self.memory.write(VirtAddr(at + NAME_LENGTH), &[0; 4])?;
+            self.store_counted(header.name, at + NAME_LENGTH, &sender(&socket, &beside), true)?;
         }
         self.memory.write(VirtAddr(at + CONTROL_LENGTH), &control_bytes.to_le_bytes())?;
-        let answer = flags as u32 & abi::MSG_CMSG_CLOEXEC | if cut { abi::MSG_CTRUNC } else { 0 };
+        let is_short = beside.packet.is_some_and(|(bytes, _)| bytes > room);
+        let answer = flags as u32 & abi::MSG_CMSG_CLOEXEC
+            | if cut { abi::MSG_CTRUNC } else { 0 }
+            | if is_short { abi::MSG_TRUNC } else { 0 };
         self.memory.write(VirtAddr(at + FLAGS), &answer.to_le_bytes())?;
         Ok(received)
     }
 
-    fn receive(
-        &self,
-        socket: &Open,
-        to: &mut UserParts<'_>,
-        flags: u64,
-        rights: &mut Option<Rights>,
-    ) -> Answer {
+    fn receive(&self, socket: &Open, to: &mut UserParts<'_>, flags: u64, beside: &mut Beside) -> Answer {
         let flags32 = flags as u32;
         if flags32 & (abi::MSG_OOB | abi::MSG_ERRQUEUE) != 0 {
             return Err(if flags32 & abi::MSG_OOB != 0 { Errno::EINVAL } else { Errno::EAGAIN });
         }
-        let (from, how) = (socket.receives_from()?, transfer(socket, flags, false));
-        if flags32 & abi::MSG_TRUNC != 0 && socket.family != Family::Unix {
+        let (how, cuts) = (transfer(socket, flags, false), flags32 & abi::MSG_TRUNC != 0);
+        if cuts && socket.family != Family::Unix {
             // TCP throws away what it would receive.
-            return Ok(from.receive(&mut Discard(to.left()), how, rights)? as u64);
+            return Ok(socket.receive(&mut Discard(to.left()), how, beside)? as u64);
         }
-        Ok(from.receive(to, how, rights)? as u64)
+        let received = socket.receive(to, how, beside)?;
+        // The caller asks how many bytes a packet has.
+        let whole = beside.packet.as_ref().map(|(bytes, _)| *bytes).filter(|_| cuts);
+        Ok(whole.unwrap_or(received) as u64)
     }
 
     fn header(&self, at: u64) -> Result<Header, Errno> {
@@ -147,7 +164,8 @@ impl Call<'_> {
         if name != 0 && (name_bytes as i32) < 0 {
             return Err(Errno::EINVAL);
         }
-        Ok(Header { name, parts: [parts, count], control, control_bytes })
+        let name_bytes = u64::from(name_bytes as u32);
+        Ok(Header { name, name_bytes, parts: [parts, count], control, control_bytes })
     }
 
     /// The files whose descriptors stand beside a message.
@@ -208,14 +226,21 @@ impl Call<'_> {
     }
 }
 
-/// Puts files on their way through a connection.
-fn rights_through(carrier: &Connection, files: Vec<Arc<OpenFile>>) -> Result<Rights, Errno> {
+/// The address from which a packet came, as its receiver gets it: nothing if the sender has none. A stream does not say
+/// whence each byte comes.
+fn sender(socket: &Open, beside: &Beside) -> Vec<u8> {
+    let from = beside.packet.as_ref().map(|(_, from)| from);
+    let named = from.filter(|from| **from != Address::none(socket.family));
+    named.map(|from| from.encode(socket.family)).unwrap_or_default()
+}
+
+/// Puts files on their way.
+fn rights_through(carrier: &Arc<Traffic>, files: Vec<Arc<OpenFile>>) -> Result<Rights, Errno> {
     let sockets = files.iter().filter_map(|file| file.file_as::<Socket>());
     let unix = sockets.filter(|socket| socket.family == Family::Unix);
     // One that is not connected may yet become anything.
-    let traffic = unix.map(|socket| Some(socket.connection()?.traffic().clone()));
-    let carried = traffic.collect::<Option<Vec<_>>>().ok_or(Errno::ETOOMANYREFS)?;
-    Rights::new(files, carrier.traffic(), carried)
+    let carried = unix.map(Socket::traffic).collect::<Option<Vec<_>>>().ok_or(Errno::ETOOMANYREFS)?;
+    Rights::new(files, carrier, carried)
 }
 
 /// What the flags of a call say.

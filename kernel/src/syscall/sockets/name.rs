@@ -1,5 +1,7 @@
 //! The names of sockets, and listening.
 
+use core::ops::RangeInclusive;
+
 use linux_raw_sys::general::S_IFSOCK;
 
 use crate::errno::Errno;
@@ -8,7 +10,10 @@ use crate::files::socket::Socket;
 use crate::files::socket::address::{Address, is_local, reached};
 use crate::files::socket::registry::{self, Name};
 use crate::syscall::{Answer, Call};
-use crate::task::credentials::{WRITE, check_file};
+use crate::task::credentials::{Right, WRITE, check, check_file};
+
+/// The ports of services, which not every user may take (`net.ipv4.ip_unprivileged_port_start`).
+const PRIVILEGED: RangeInclusive<u16> = 1..=1023;
 
 impl Call<'_> {
     pub(in crate::syscall) fn bind(&self) -> Answer {
@@ -16,9 +21,15 @@ impl Call<'_> {
         let socket = self.socket_argument()?;
         let address = self.load_address(&socket, at, bytes)?;
         socket.bind(address.clone(), || match &address {
-            Address::Inet(address) => socket.port(*address),
-            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
-            Address::Unix(path) if path.is_empty() => Ok(registry::any_name()),
+            Address::Inet(address) => {
+                let name = socket.port(*address)?;
+                if PRIVILEGED.contains(&address.port()) {
+                    check(Right::BindPort).map_err(|_| Errno::EACCES)?;
+                }
+                Ok(name)
+            }
+            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(socket.kind, name.clone())),
+            Address::Unix(path) if path.is_empty() => Ok(registry::any_name(socket.kind)),
             Address::Unix(path) => self.make_socket_node(path),
         })?;
         Ok(0)
@@ -37,7 +48,7 @@ impl Call<'_> {
         match address {
             Address::Inet(address) if !is_local(*address) => Err(Errno::ENETUNREACH),
             Address::Inet(address) => socket.port(reached(*address)),
-            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(name.clone())),
+            Address::Unix(name) if name.first() == Some(&0) => Ok(Name::Abstract(socket.kind, name.clone())),
             Address::Unix(path) if path.is_empty() => Err(Errno::EINVAL),
             Address::Unix(path) => {
                 let node = self.existing_node(path)?;

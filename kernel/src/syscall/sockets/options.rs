@@ -57,7 +57,7 @@ impl Call<'_> {
             }
             (abi::SOL_SOCKET, abi::SO_PEERCRED) => {
                 // Without a peer there is no process, no user and no group.
-                let maker = socket.connection().map(|connection| connection.far().maker);
+                let maker = socket.peer_maker();
                 let peer =
                     maker.map_or([0, u32::MAX, u32::MAX], |peer| [peer.process, peer.user, peer.group]);
                 image[..12].copy_from_slice(peer.map(u32::to_le_bytes).as_flattened());
@@ -73,7 +73,7 @@ impl Call<'_> {
 fn number(socket: &Socket, level: u32, name: u32) -> Result<u32, Errno> {
     let protocol = if socket.family == Family::Unix { 0 } else { abi::SOL_TCP };
     Ok(match (level, name) {
-        (abi::SOL_SOCKET, abi::SO_TYPE) => abi::SOCK_STREAM,
+        (abi::SOL_SOCKET, abi::SO_TYPE) => socket.kind as u32,
         (abi::SOL_SOCKET, abi::SO_DOMAIN) => socket.family.number(),
         (abi::SOL_SOCKET, abi::SO_PROTOCOL) => protocol,
         (abi::SOL_SOCKET, abi::SO_ERROR) => socket.take_error().map_or(0, Errno::number) as u32,

@@ -46,6 +46,12 @@ impl SigInfo {
         Self { signal, code, words: [addr, 0, 0] }
     }
 
+    /// The same with how much memory was lost, as a power of two (`si_addr_lsb`).
+    pub fn with_lost(self, log2: u8) -> Self {
+        let [addr, ..] = self.words;
+        Self { words: [addr, log2.into(), 0], ..self }
+    }
+
     /// From `kill(2)`.
     pub fn user(signal: u32, sender: &Process) -> Self {
         Self { signal, code: SI_USER, words: [number_and_user(sender), 0, 0] }

@@ -99,6 +99,14 @@ unsafe impl FramePlatform for Bare {
         self.0.might_sleep();
     }
 
+    fn interrupts_enabled(&self) -> Option<bool> {
+        self.0.interrupts_enabled()
+    }
+
+    fn stack_left(&self) -> Option<usize> {
+        self.0.stack_left()
+    }
+
     #[inline]
     fn cpu_count(&self) -> usize {
         self.0.cpu_count()

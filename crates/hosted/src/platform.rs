@@ -18,7 +18,7 @@ use crate::barriers;
 use crate::files::SyntheticFiles;
 use crate::flags::{restore_flags, save_flags};
 use crate::machine::{Hosted, not_a_cpu};
-use crate::task::{Task, called};
+use crate::task::{Task, called, stack_left};
 
 /// Turns of a spin loop between two offers of the processor to other threads.
 const TURNS_PER_YIELD: u32 = 16;
@@ -273,24 +273,16 @@ unsafe impl FramePlatform for Hosted {
         self.own_counters().reschedule_points.add(1);
     }
 
-    /// Checks the whole contract. Only debug builds know of pins.
     fn might_sleep(&self) {
-        Task::with(|task| {
-            let context = task.context();
-            assert!(
-                context == Context::Task,
-                "a call that may sleep or flush other CPUs was made in a {context:?}: only a task may make it"
-            );
-            assert!(
-                !task.interrupts_off(),
-                "a call that may sleep or flush other CPUs was made with interrupts off"
-            );
-            assert_eq!(task.pins(), 0, "a pinned task made a call that may sleep or flush other CPUs");
-            assert!(
-                task.ranks.is_none(),
-                "a task that holds a lock made a call that may sleep or flush other CPUs"
-            );
-        });
+        Task::with(Task::check_may_sleep);
+    }
+
+    fn interrupts_enabled(&self) -> Option<bool> {
+        Some(!Task::with(Task::interrupts_off))
+    }
+
+    fn stack_left(&self) -> Option<usize> {
+        stack_left()
     }
 
     #[inline]

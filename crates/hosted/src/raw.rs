@@ -92,6 +92,8 @@ pub trait RawPages {
     fn clear_extent_raw(&self, extent: &Extent) -> Result<(), Cancelled>;
     fn copy_raw(&self, from: FrameRange, to: Frame, hint: TouchHint);
     fn copy_extent_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled>;
+    fn take_dirty_raw(&self, frame: Frame) -> bool;
+    fn take_accessed_raw(&self, frame: Frame) -> bool;
     fn release_raw(&self, frames: FrameRange) -> u64;
     fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
     fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
@@ -177,6 +179,16 @@ impl<P: IsolatedMemory> RawPages for PageAllocator<'_, P> {
         check_both(self.platform(), from, to);
         // SAFETY: invariant 1: the test owns the machine's memory, which the frames are.
         unsafe { self.frames().copy_frames_in_stretches(from, to, hint) }
+    }
+
+    fn take_dirty_raw(&self, frame: Frame) -> bool {
+        // SAFETY: invariant 3: the test is the page cache of the machine's frames.
+        unsafe { self.frames().take_dirty(frame) }
+    }
+
+    fn take_accessed_raw(&self, frame: Frame) -> bool {
+        // SAFETY: invariant 3: the test is the page cache of the machine's frames.
+        unsafe { self.frames().take_accessed(frame) }
     }
 
     fn release_raw(&self, frames: FrameRange) -> u64 {

@@ -5,38 +5,15 @@ use core::fmt;
 use crate::limits::{CLEAR_STRETCH_MOST, FRAME_SIZE};
 
 pub mod errno;
+mod init;
 mod page_fault;
 mod processor;
 mod signal;
 
+pub use init::InitError;
 pub use page_fault::PageFaultError;
 pub use processor::{ProcessorError, Requirement};
 pub use signal::Signal;
-
-/// Why the manager could not take over a machine's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InitError {
-    /// No range was given, or all were empty.
-    NoMemory,
-    /// More ranges than [`crate::limits::MAX_RANGES`].
-    TooManyRanges,
-    /// A range is not a multiple of 4 KiB, or starts off one.
-    Unaligned,
-    /// Two ranges share a frame, or they are not in ascending order.
-    Overlapping,
-    /// A range ends beyond [`crate::limits::MAX_PHYS_BYTES`].
-    BeyondPhysical,
-    /// A node number is not below [`crate::limits::MAX_NODES`].
-    BadNode,
-    /// The platform names no CPU, or more than [`crate::limits::MAX_CPUS`].
-    BadCpuCount,
-    /// The clear policy names a kernel that the processor cannot run: which, and what is missing.
-    BadKernel(KernelError),
-    /// The processor is not set up to run address spaces: which bits are missing.
-    BadProcessor(ProcessorError),
-    /// The metadata do not fit into the memory that was given.
-    TooSmall,
-}
 
 /// Why the allocator returned no frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -286,27 +263,6 @@ impl fmt::Display for KernelError {
 
 impl core::error::Error for KernelError {}
 
-impl fmt::Display for InitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoMemory => "no physical memory was given",
-            Self::TooManyRanges => "too many physical ranges",
-            Self::Unaligned => "a physical range is not a multiple of 4 KiB",
-            Self::Overlapping => "physical ranges overlap or are out of order",
-            Self::BeyondPhysical => "a physical range ends beyond 64 TiB",
-            Self::BadNode => "a node number is too large",
-            Self::BadCpuCount => "the platform's number of CPUs is zero or too large",
-            Self::BadKernel(error) => {
-                return write!(f, "the clear policy cannot be used: {error}, or calibrate anew");
-            }
-            Self::BadProcessor(error) => return error.fmt(f),
-            Self::TooSmall => "the metadata do not fit into the physical memory",
-        })
-    }
-}
-
-impl core::error::Error for InitError {}
-
 macro_rules! say {
     ($($type:ident { $($variant:ident => $text:literal),* $(,)? })*) => {$(
         impl fmt::Display for $type {
@@ -398,12 +354,6 @@ say! {
         Poisoned => "the memory went bad: unmap the page",
         OutOfMemory => "out of memory",
         Dying => "the task is being killed",
-    }
-}
-
-impl From<ProcessorError> for InitError {
-    fn from(error: ProcessorError) -> Self {
-        Self::BadProcessor(error)
     }
 }
 

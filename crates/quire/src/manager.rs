@@ -15,7 +15,7 @@ use crate::limits::MAX_NODES;
 use crate::page_alloc::{
     AllocatorConfig, Effort, FrameRun, Gfp, NodePolicy, NodeSet, PageAllocator, Violation,
 };
-use crate::platform::{FileId, Platform};
+use crate::platform::{FileId, Platform, check_start};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
 use crate::vm::{
@@ -86,15 +86,15 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// zeroed, because records of untouched blocks are not written.
     ///
     /// Needs 8 KB of stack in release builds, the value of 1,240 bytes included, and 33 KB without
-    /// optimisation. Verbs need 12 KB at most; without [`Mm::collapse`] 8 KB, and 20 KB without optimisation.
-    /// The platform's own functions, the pager and interrupts come on top. `crates/quire/tests/stack` measures it.
+    /// optimisation. Verbs need 12 KB at most; without [`Mm::collapse`] 8 KB, and 20 KB without optimisation. The
+    /// platform's own functions, the pager and interrupts come on top. `crates/quire/tests/stack` measures it.
     ///
     /// # Safety
     /// As for [`PageAllocator::new`]: the manager alone uses the memory in `ranges` from now on.
     ///
     /// # Errors
-    /// [`InitError`]. A processor that is not set up ([`crate::arch::ProcessorState`]) is found before the
-    /// memory is used.
+    /// [`InitError`]. A processor that is not set up ([`crate::arch::ProcessorState`]) and a stack that is too
+    /// small, where the platform knows ([`InitError::SmallStack`]), are found before the memory is used.
     pub unsafe fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         // SAFETY: invariant 1: the caller hands the memory over, and no more comes later.
         unsafe { Self::with_later(platform, ranges, &[], config) }
@@ -115,7 +115,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         later: &[MemoryRange],
         config: &Config,
     ) -> Result<Self, InitError> {
-        platform.processor_state().check(config.paging)?;
+        check_start(platform, config.paging)?;
         // SAFETY: invariant 1: the caller hands the memory over.
         unsafe { PageAllocator::with_later(platform, ranges, later, config.allocator) }
             .and_then(|pages| Self::with_pages(pages, config))

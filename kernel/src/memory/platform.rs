@@ -11,7 +11,7 @@ use quire::rank::Rank;
 use quire_interop::shootdown::LocalTlb;
 use x86_64::instructions::interrupts;
 
-use super::{failures, kernel_half, layout};
+use super::{failures, kernel_half, layout, stacks};
 use crate::cpu::{area, fpu, ipi, topology};
 use crate::device::serial::log;
 use crate::files::Storage;
@@ -132,8 +132,16 @@ unsafe impl FramePlatform for Machine {
     }
 
     fn might_sleep(&self) {
-        let is_sound = area::this().may_switch() && interrupts::are_enabled();
+        let is_sound = area::this().may_switch() && self.interrupts_enabled() == Some(true);
         assert!(is_sound, "a call that may sleep was made under a spin lock, or with interrupts off");
+    }
+
+    fn interrupts_enabled(&self) -> Option<bool> {
+        Some(interrupts::are_enabled())
+    }
+
+    fn stack_left(&self) -> Option<usize> {
+        stacks::bytes_left()
     }
 
     #[inline]

@@ -75,6 +75,21 @@ impl KernelStack {
     }
 }
 
+/// Bytes of the running stack below the caller; unknown on the processor's stacks for fatal traps.
+pub fn bytes_left() -> Option<usize> {
+    let here = 0_u8;
+    let at = (&raw const here).addr() as u64;
+    let first = layout::stack();
+    let left = if first.contains(&at) {
+        at - first.start
+    } else if layout::STACKS.contains(&at) {
+        ((at - layout::STACKS.start) % SLOT_BYTES).checked_sub(STACK_BYTES)?
+    } else {
+        return None;
+    };
+    Some(left as usize)
+}
+
 impl Drop for KernelStack {
     fn drop(&mut self) {
         push(self.0);

@@ -67,7 +67,7 @@ impl Places {
             Some(previous) => previous.next.set(next),
             None => self.first = next,
         }
-        // SAFETY: X9: as above, for the other neighbour.
+        // SAFETY: X9: the neighbour behind it is in the queue too, whose lock is held.
         match unsafe { next.as_ref() } {
             Some(next) => next.previous.set(previous),
             None => self.last = previous,

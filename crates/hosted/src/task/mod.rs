@@ -7,6 +7,7 @@ mod entered;
 mod mask;
 mod record;
 mod source;
+mod stack;
 
 pub(crate) use entered::{Entered, Held, hold};
 #[cfg(not(miri))]
@@ -15,3 +16,4 @@ pub(crate) use record::Task;
 pub(crate) use source::{Events, Source, called};
 #[cfg(not(miri))]
 pub(crate) use source::{stepped, ticked};
+pub(crate) use stack::stack_left;

@@ -180,6 +180,24 @@ impl Task {
         was
     }
 
+    /// The whole contract of `FramePlatform::might_sleep`. Only debug builds know of pins.
+    pub(crate) fn check_may_sleep(&self) {
+        let context = self.context();
+        assert!(
+            context == Context::Task,
+            "a call that may sleep or flush other CPUs was made in a {context:?}: only a task may make it"
+        );
+        assert!(
+            !self.interrupts_off(),
+            "a call that may sleep or flush other CPUs was made with interrupts off"
+        );
+        assert_eq!(self.pins(), 0, "a pinned task made a call that may sleep or flush other CPUs");
+        assert!(
+            self.ranks.is_none(),
+            "a task that holds a lock made a call that may sleep or flush other CPUs"
+        );
+    }
+
     /// Debug builds refuse to ask for an address space's lock, and so perhaps to wait, where no task may sleep.
     #[inline]
     pub(crate) fn check_lock(&self, rank: Rank) {

@@ -29,7 +29,7 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
         }
         machine.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN);
         machine.copy_raw(FrameRange::new(Frame(3), 1), Frame(2), ReadyCopy::PLAIN);
-        // SAFETY: as above.
+        // SAFETY: H1: frames 0 to 3 are memory of the machine, and this test alone uses them.
         let seen = (0..4).map(|frame| unsafe { (*byte(frame), *byte(frame).add(4095)) }).collect::<Vec<_>>();
         assert_eq!(seen, [(1, 1), (0, 0), (4, 4), (4, 4)]);
     });
@@ -99,13 +99,13 @@ fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
     first.run_on(CPU0, || first.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN));
     let config = first.config().clone();
     let same = first.restart(config.clone().with_cpus(1)).unwrap();
-    // SAFETY: as above.
+    // SAFETY: H1: a byte of the new machine's memory, which this test alone uses.
     assert_eq!(unsafe { *first_byte(&same) }, 7);
     assert_eq!((same.config().cpus, same.counters().bytes_cleared), (1, 0));
     let bytes = config.ranges[0].bytes;
     let longer = config.clone().with_ranges(vec![MemoryRange::new(0, 2 * bytes)]);
     let other = same.restart(longer).unwrap();
-    // SAFETY: as above.
+    // SAFETY: H1: a byte of the third machine's memory, which this test alone uses.
     assert_eq!(unsafe { *first_byte(&other) }, 0, "other memory");
     let refused = other.restart(HostedConfig { cpus: 0, ..config }).err();
     assert!(matches!(refused, Some(HostedError::BadCpuCount { asked: 0 })));
@@ -122,7 +122,7 @@ fn memory_that_is_not_populated_is_cleared_without_taking_any() {
     };
     let resident = || machine.arena().footprint().unwrap().resident;
     machine.run_on(CPU0, || {
-        // SAFETY: a word of the machine's memory (H1), which this test alone uses, as below.
+        // SAFETY: a word of the machine's memory (H1), which this test alone uses.
         assert_eq!(unsafe { word(300 * MIB).read_volatile() }, 0);
         clear(0, 512 * MIB);
         machine.copy_raw(FrameRange::new(Frame(0), 65536), Frame(65536), ReadyCopy::PLAIN);
@@ -130,12 +130,12 @@ fn memory_that_is_not_populated_is_cleared_without_taking_any() {
         assert_eq!(machine.counters().bytes_cleared, 512 * MIB);
         // Contents go where they belong, over memory that is populated and memory that is not.
         for addr in [7 * MIB, 11 * MIB + 4096, 300 * MIB] {
-            // SAFETY: as above.
+            // SAFETY: H1: the word lies in the 512 MiB of the machine, which this test alone uses.
             unsafe { word(addr).write_volatile(addr) };
         }
         machine.copy_raw(FrameRange::new(Frame(0), 65536), Frame(65536), ReadyCopy::PLAIN);
         let seen = |addr: u64| {
-            // SAFETY: as above.
+            // SAFETY: H1: callers name words in the 512 MiB of the machine, which this test alone uses.
             unsafe { word(addr).read_volatile() }
         };
         assert_eq!((seen(263 * MIB), seen(267 * MIB + 4096), seen(300 * MIB)), (7 * MIB, 11 * MIB + 4096, 0));
@@ -143,7 +143,7 @@ fn memory_that_is_not_populated_is_cleared_without_taking_any() {
         assert_eq!([7 * MIB, 11 * MIB + 4096, 263 * MIB, 267 * MIB + 4096].map(seen), [0; 4]);
         assert!(resident() <= 24 * MIB, "{} bytes were taken", resident());
         // Only the second block of the source has memory: what was copied says nothing of the first.
-        // SAFETY: as above.
+        // SAFETY: H1: the word lies in the 512 MiB of the machine, which this test alone uses.
         unsafe { word(402 * MIB).write_volatile(1) };
         let before = resident();
         machine.copy_raw(
@@ -193,6 +193,34 @@ fn one_thread_at_a_time_is_a_cpu() {
     });
     assert!(panic_message(|| machine.run_on(CpuId(2), || ())).contains("does not exist"));
     machine.run_on(CpuId(1), || ());
+}
+
+/// Bytes of stack of the thread whose stack is asked for: more than the C library keeps of other tests' threads.
+#[cfg(not(miri))]
+const STACK: usize = 16 << 20;
+
+/// H8: the C library answers, and a function that is called has as much less as it uses.
+#[test]
+#[cfg(not(miri))]
+fn the_rest_of_a_threads_stack_is_known() {
+    const USED: usize = 64 << 10;
+    fn left(machine: &Hosted) -> usize {
+        machine.stack_left().expect("the C library knows its threads")
+    }
+    #[inline(never)]
+    fn left_below(machine: &Hosted) -> usize {
+        let used = std::hint::black_box([0_u8; USED]);
+        let below = left(machine);
+        std::hint::black_box(&used);
+        below
+    }
+    let machine = HostedConfig::new(16 * MIB).build().unwrap();
+    let (above, below) = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        thread.spawn_scoped(scope, || (left(&machine), left_below(&machine))).unwrap().join().unwrap()
+    });
+    assert!((STACK / 2..=STACK + USED).contains(&above), "{above} bytes of {STACK}");
+    assert!(below + USED <= above, "{below} bytes below {above}");
 }
 
 /// H9.

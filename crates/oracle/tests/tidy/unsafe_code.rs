@@ -42,6 +42,20 @@ pub(crate) fn unargued(files: &[Source]) -> Vec<String> {
     complaints
 }
 
+/// SAFETY comments that say no more than that another comment argues the same.
+pub(crate) fn refers_elsewhere(files: &[Source]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files {
+        let lines = file.text.lines().map(str::trim_start).enumerate();
+        for (at, line) in lines.filter(|(_, line)| line.starts_with("// SAFETY:")) {
+            if line.contains("as above") || line.contains("as below") || line.contains("SAFETY: as for") {
+                complaints.push(format!("{}:{}: a SAFETY comment refers to another", file.path, at + 1));
+            }
+        }
+    }
+    complaints
+}
+
 fn names_an_invariant(said: &str) -> bool {
     let named = |word: &str| {
         let digits = word.trim_start_matches(|letter: char| letter.is_ascii_uppercase());
@@ -56,6 +70,14 @@ fn names_an_invariant(said: &str) -> bool {
 fn a_safety_comment_without_an_invariant_is_found() {
     let text = "// SAFETY: a table of\n// the pool (C1).\n\n// SAFETY: C1: inside.\n// SAFETY: invariant 1, by contract.\n    // SAFETY: as above.\nlet a = \"// SAFETY: no\";";
     assert_eq!(unargued(&[Source::new("a.rs", text)]), ["a.rs:6: a SAFETY comment names no invariant"]);
+}
+
+#[test]
+fn a_safety_comment_that_refers_to_another_is_found() {
+    let text = "// SAFETY: X9: as above.\n// SAFETY: inside, as below.\n// SAFETY: as for `a`.";
+    let found = refers_elsewhere(&[Source::new("a.rs", text)]);
+    assert_eq!(found, [1, 2, 3].map(|at| format!("a.rs:{at}: a SAFETY comment refers to another")));
+    assert_eq!(refers_elsewhere(&[Source::new("a.rs", "// As above.\n// SAFETY: X9: the other.")]), [""; 0]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cost of leaves of 4 KiB that arrive one at a time inside one page of 1 GiB, in two address spaces.
 
-use hosted::raw::{RawPages, RawTables, page_tables};
+use hosted::raw::{RawTables, page_tables};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -33,8 +33,8 @@ fn arrive<const WATCHES: bool, R>(
         let platform = Machine::<WATCHES>::new(&machine);
         let config = AllocatorConfig { counts, ..AllocatorConfig::default() };
         let allocator = hosted::raw::page_allocator(&platform, &ranges_of(&machine), config).unwrap();
-        let page = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.frames().make_huge(page);
+        let page = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let page = allocator.frames().make_huge(page);
         let spaces: Vec<_> =
             (0..spaces).map(|_| PageTables::create(&allocator, PagingMode::FourLevel).unwrap()).collect();
         let leaf = EntryFlags::leaf(Protection::READ | Protection::WRITE);

@@ -16,7 +16,8 @@ pub struct Copier<'a, P: FramePlatform> {
 }
 
 impl<P: FramePlatform> Copier<'_, P> {
-    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They do not overlap.
+    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They are the same, or do not
+    /// overlap.
     ///
     /// # Safety
     /// The caller owns the frames that are written to (invariant 1). Each run lies in one range of memory.
@@ -40,7 +41,8 @@ impl Clearer {
         Copier { clearer: self, platform, kernel: self.copy.get(hint, busy.cpus(), bytes), _busy: busy }
     }
 
-    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They do not overlap.
+    /// Copies at most [`CLEAR_STRETCH_BYTES`] of frames to as many from `to` on. They are the same, or do not
+    /// overlap.
     ///
     /// # Safety
     /// The caller owns the frames that are written to (invariant 1). Each run lies in one range of memory.

@@ -56,7 +56,11 @@ impl FileTable {
                 return (None, freed);
             };
             at = index + 1;
-            if !is_in_use(pages, page) && !pages.frames().take_accessed(page.frame()) {
+            if is_in_use(pages, page) {
+                continue;
+            }
+            // SAFETY: invariant 3: the page cache has the page, under the file's lock, and keeps it if it was used.
+            if !unsafe { pages.frames().take_accessed(page.frame()) } {
                 freed += self.drop_page(pages, &mut cached, index, page);
             }
         }

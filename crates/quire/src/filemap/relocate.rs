@@ -67,9 +67,10 @@ impl FileTable {
         let gfp = Gfp::USER.from_nodes(nodes.unwrap_or_else(near));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
         let target = target.and_then(|to| pages.requests().give_folio_to_file(to).ok());
-        let target = target.map(|mut to| {
+        let target = target.map(|to| {
             pages.frames().hold(to.frames());
-            pages.frames().copy(from, &mut to, TouchHint::Unknown);
+            // SAFETY: invariant 1: this task owns the target. The source is another frame, which the page cache has.
+            unsafe { pages.frames().copy_frames(from, to.frame(), TouchHint::Unknown) };
             to.into_raw()
         });
         let mut cached = node.pages.lock(platform);

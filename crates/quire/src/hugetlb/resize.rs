@@ -216,8 +216,7 @@ impl HugePools<'_> {
         let mut got = 0;
         for (frame, folio) in frames[..batch_of(size)].iter_mut().zip(folios) {
             debug_assert_eq!(folio.order(), size.order());
-            *frame = folio.into_raw();
-            pages.frames().make_huge(*frame);
+            *frame = pages.frames().make_huge(folio);
             got += 1;
         }
         let frames = &frames[..got];
@@ -341,14 +340,15 @@ pub(super) fn take_from_node<P: Platform>(
 ) -> usize {
     let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node))).for_zeroes();
     let wanted = out.len();
-    let folios = pages.alloc_bulk(gfp, order, out).into_raw();
-    for &frame in folios {
-        pages.store().keep_zeroes(frame, order);
-        pages.frames().make_huge(frame);
+    let folios = pages.alloc_bulk(gfp, order, out);
+    let got = folios.len();
+    for folio in folios {
+        pages.store().keep_zeroes(folio.frame(), order);
+        pages.frames().make_huge(folio);
     }
-    pages.count(Stat::HtlbBuddyAllocSuccess, folios.len() as u64);
-    pages.count(Stat::HtlbBuddyAllocFail, u64::from(folios.len() < wanted));
-    folios.len()
+    pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
+    pages.count(Stat::HtlbBuddyAllocFail, u64::from(got < wanted));
+    got
 }
 
 /// Frees huge pages that have left their pool.

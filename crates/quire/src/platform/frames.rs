@@ -251,8 +251,8 @@ pub unsafe trait FramePlatform: Sync {
         unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
     }
 
-    /// Copies frames to the same number of frames from `to` on, visible as for [`Self::clear`]. They do not
-    /// overlap. The copy may contain a concurrent store to `from` in full, in part or not at all: the caller
+    /// Copies frames to the same number of frames from `to` on, visible as for [`Self::clear`]. They are the
+    /// same, or do not overlap. The copy may contain a concurrent store to `from` in full, in part or not at all: the caller
     /// excludes such stores, or discards the copy.
     ///
     /// Default: the kernel, through the direct map. A platform that counts or models copies overrides it.
@@ -317,8 +317,9 @@ pub unsafe trait FramePlatform: Sync {
     /// ([`Mm`](crate::vm::Mm) says which), in debug builds of the library only. Panics unless the caller is a
     /// task with interrupts on that is not pinned and holds no lock of the library. As Linux's `might_sleep`.
     ///
-    /// Default: refuses interrupts, by [`Self::context`]. A kernel that knows how often a task is pinned and
-    /// whether interrupts are on refuses these too.
+    /// Default: refuses interrupts, by [`Self::context`], and tasks that have interrupts off, by
+    /// [`Self::interrupts_enabled`]. A kernel that knows how often a task is pinned, or holds a lock, refuses
+    /// that too.
     #[inline]
     fn might_sleep(&self) {
         let context = self.context();
@@ -326,6 +327,28 @@ pub unsafe trait FramePlatform: Sync {
             context == Context::Task,
             "a call that may sleep or flush other CPUs was made in a {context:?}: only a task may make it"
         );
+        assert!(
+            self.interrupts_enabled() != Some(false),
+            "a call that may sleep or flush other CPUs was made with interrupts off"
+        );
+    }
+
+    /// Whether this CPU takes interrupts now. Only [`Self::might_sleep`] asks. Does not block. Any context.
+    ///
+    /// Default: unknown. Debug builds then do not notice a task that waits for other CPUs with interrupts off,
+    /// while one of them waits for this one.
+    #[inline]
+    fn interrupts_enabled(&self) -> Option<bool> {
+        None
+    }
+
+    /// How many bytes of the running stack are left below the caller. Start-up asks once, and refuses less than
+    /// [`START_STACK_BYTES`](crate::limits::START_STACK_BYTES). Does not block.
+    ///
+    /// Default: unknown. A stack that is too small then overflows during start-up.
+    #[inline]
+    fn stack_left(&self) -> Option<usize> {
+        None
     }
 
     /// Called before every allocation of frames; `true` makes it fail as if memory were out. Only machines

@@ -16,6 +16,7 @@
 mod event;
 mod frames;
 mod spaces;
+mod start;
 mod tables;
 
 pub use event::Event;
@@ -23,4 +24,5 @@ pub use event::Event;
 pub use frames::ListGuard;
 pub use frames::{Context, FramePlatform, TouchHint};
 pub use spaces::{FileId, NoFiles, Pager, PagerError, Platform};
+pub(crate) use start::check_start;
 pub use tables::{FlushExtent, FlushRequest, TablePlatform};

@@ -41,7 +41,12 @@ impl Window {
     /// Describes the caller's pages, which are to join a pool, and optimises them unless saving is off.
     ///
     /// Precondition: the task is in no section and holds no lock but that of an address space.
-    pub fn add_pages<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    pub(crate) fn add_pages<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        chain: &PageChain,
+        order: Order,
+    ) {
         let saving = self.is_saving();
         let described = if saving { 1 } else { frames_of(order) };
         self.each(pages, chain, |page| {
@@ -63,7 +68,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: the first page of `chain` could not be restored.
-    pub fn restore_all<P: TablePlatform>(
+    pub(crate) fn restore_all<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         chain: &mut PageChain,
@@ -95,7 +100,12 @@ impl Window {
     }
 
     /// Clears the descriptors of restored pages, which are about to belong to no pool.
-    pub fn forget<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    pub(crate) fn forget<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        chain: &PageChain,
+        order: Order,
+    ) {
         self.each(pages, chain, |page| {
             self.dissolve(pages, page, order);
             true

@@ -47,7 +47,7 @@ impl FrameChain {
 
 /// Huge pages that are in no pool and belong to the holder of the list; first in, first out.
 #[derive(Default)]
-pub struct PageChain {
+pub(crate) struct PageChain {
     /// Block numbers plus one.
     first: u32,
     last: u32,
@@ -57,34 +57,34 @@ pub struct PageChain {
 impl PageChain {
     /// An empty list.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { first: 0, last: 0, len: 0 }
     }
 
     /// A list of these pages.
-    pub fn of(memmap: &MemMap, frames: impl Iterator<Item = Frame>) -> Self {
+    pub(crate) fn of(memmap: &MemMap, frames: impl Iterator<Item = Frame>) -> Self {
         let mut chain = Self::new();
         frames.for_each(|frame| chain.push(memmap, frame));
         chain
     }
 
     /// How many pages there are.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The page that was added first.
-    pub fn first(&self) -> Option<Frame> {
+    pub(crate) fn first(&self) -> Option<Frame> {
         self.first.checked_sub(1).map(|number| BlockNumber(number).first_frame())
     }
 
     /// Adds a page at the end.
-    pub fn push(&mut self, memmap: &MemMap, frame: Frame) {
+    pub(crate) fn push(&mut self, memmap: &MemMap, frame: Frame) {
         let number = frame.block().0 + 1;
         memmap.block(frame.block()).next.store(0, Ordering::Relaxed);
         match self.last.checked_sub(1) {
@@ -96,7 +96,7 @@ impl PageChain {
     }
 
     /// Takes the page that was added first.
-    pub fn pop(&mut self, memmap: &MemMap) -> Option<Frame> {
+    pub(crate) fn pop(&mut self, memmap: &MemMap) -> Option<Frame> {
         let frame = self.first()?;
         self.first = memmap.block(frame.block()).next.load(Ordering::Relaxed);
         if self.first == 0 {
@@ -107,7 +107,7 @@ impl PageChain {
     }
 
     /// All of them in order, without taking them out.
-    pub fn iter<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m> {
+    pub(crate) fn iter<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m> {
         let mut next = self.first;
         core::iter::from_fn(move || {
             let number = BlockNumber(next.checked_sub(1)?);

@@ -37,7 +37,7 @@ mod tables;
 pub mod walker;
 mod write;
 
-pub use chain::PageChain;
+pub(crate) use chain::PageChain;
 pub use descriptor::{Head, descriptor_addr};
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -100,10 +100,12 @@ impl Window {
     ) -> Frame {
         let slot = self.slot(pages.platform(), window_page(page, 0));
         let old = slot.load().frame();
-        let Ok((mut fresh, _)) = pages.requests().alloc_described(self.gfp_at(pages, page)) else {
+        let Ok((fresh, _)) = pages.requests().alloc_described(self.gfp_at(pages, page)) else {
             return old;
         };
-        pages.frames().copy(FrameRange::folio(old, Order::FRAME), &mut fresh, TouchHint::Soon);
+        let from = FrameRange::folio(old, Order::FRAME);
+        // SAFETY: invariant 1: this task has just allocated the target. The source is a frame of the window's.
+        unsafe { pages.frames().copy_frames(from, fresh.frame(), TouchHint::Soon) };
         let fresh = fresh.into_raw();
         slot.store(Entry::leaf(fresh, PageSize::Size4K, WRITABLE));
         gather.old.push(pages, old);

@@ -91,13 +91,13 @@ impl Window {
     }
 
     /// Gives a page that leaves its pool for use one reference; walkers may add theirs from now on.
-    pub fn thaw<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+    pub(crate) fn thaw<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         self.words_of(pages.platform(), page)[COUNT].store(1, Ordering::Release);
     }
 
     /// Takes the one reference of a page that comes back to its pool, once walkers have taken theirs back,
     /// which they do soon. They add none afterwards.
-    pub fn freeze<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+    pub(crate) fn freeze<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         let count = &self.words_of(pages.platform(), page)[COUNT];
         while count.compare_exchange_weak(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             debug_assert_ne!(count.load(Ordering::Relaxed), 0, "a page that is given back is in use");

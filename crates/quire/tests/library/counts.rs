@@ -27,6 +27,11 @@ fn unmap(allocator: &Allocator<'_>, run: FrameRange) -> u64 {
     allocator.counts().counter().unmap_raw(run)
 }
 
+/// A page of 1 GiB of a pool.
+fn pool_page(allocator: &Allocator<'_>) -> Frame {
+    allocator.frames().make_huge(allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap())
+}
+
 fn count_frames(allocator: &Allocator<'_>) -> u64 {
     allocator.lists().stat(Stat::NrMapCountPages)
 }
@@ -117,8 +122,7 @@ fn counts_of_a_pools_page_do_not_overflow() {
     with_allocator(
         HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
         |_, allocator| {
-            let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-            allocator.frames().make_huge(first);
+            let first = pool_page(allocator);
             let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
             let part = |start: u64, end: u64| FrameRange::new(block.start.add(start), end - start);
             let counts = |expected: [u32; 3]| {
@@ -212,8 +216,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
     let config =
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
-        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.frames().make_huge(first);
+        let first = pool_page(allocator);
         let mut slots = [0; 2];
         for seed in seed(0)..seed(0) + 40 {
             let mut rng = fastrand::Rng::with_seed(seed);
@@ -267,8 +270,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
     let config =
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
-        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.frames().make_huge(first);
+        let first = pool_page(allocator);
         let page = FrameRange::folio(first, Order::GIGANTIC);
         // The first block has its descriptor where the others have bits.
         let behind = FrameRange::new(first.add(BLOCK), page.count - BLOCK);
@@ -418,8 +420,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
 fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |_, allocator| {
-        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
-        allocator.frames().make_huge(first);
+        let first = pool_page(allocator);
         let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
         let part = FrameRange::new(block.start.add(7), 20);
         map(allocator, part);

@@ -36,6 +36,8 @@ pub(crate) struct Watched<'m> {
     /// The state that the processor is said to have, if not the machine's.
     state: Mutex<Option<ProcessorState>>,
     nodes: Mutex<NodePolicy>,
+    /// The bytes of stack that are said to be left, if not the thread's.
+    stack: Mutex<Option<usize>>,
 }
 
 /// Runs once: when a task is asked whether it dies, before the answer is yes, or before memory is cleared.
@@ -53,6 +55,7 @@ impl<'m> Watched<'m> {
             told: Mutex::default(),
             state: Mutex::default(),
             nodes: Mutex::default(),
+            stack: Mutex::default(),
         }
     }
 
@@ -96,6 +99,11 @@ impl<'m> Watched<'m> {
         *self.nodes.lock().unwrap() = nodes;
     }
 
+    /// So many bytes of stack are left from now on.
+    pub(crate) fn set_stack(&self, bytes: usize) {
+        *self.stack.lock().unwrap() = Some(bytes);
+    }
+
     fn note(&self, event: Event) {
         self.events.lock().unwrap().push(event);
     }
@@ -123,8 +131,12 @@ unsafe impl FramePlatform for Watched<'_> {
         self.machine.context()
     }
 
-    fn might_sleep(&self) {
-        self.machine.might_sleep();
+    fn interrupts_enabled(&self) -> Option<bool> {
+        self.machine.interrupts_enabled()
+    }
+
+    fn stack_left(&self) -> Option<usize> {
+        self.stack.lock().unwrap().or_else(|| self.machine.stack_left())
     }
 
     fn cpu_count(&self) -> usize {

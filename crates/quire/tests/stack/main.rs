@@ -10,12 +10,11 @@ use machine::{BYTES, Machine};
 use paint::{on_large_stack, stack_of};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::Protection;
+use quire::limits::START_STACK_BYTES;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::vm::{Access, Advice, MapRequest, Mm, Remap};
 
-/// Bytes that start-up may need, with the manager itself. Other builds keep more copies of values.
-const START_UP: usize = if cfg!(debug_assertions) { 40 << 10 } else { 8 << 10 };
-/// Bytes that each verb may need.
+/// Bytes that each verb may need. Builds without optimisation keep more copies of values.
 const VERB: usize = if cfg!(debug_assertions) { 40 << 10 } else { 12 << 10 };
 
 fn manager(machine: &Machine) -> MemoryManager<'_, Machine> {
@@ -31,7 +30,7 @@ fn a_manager_starts_on_a_small_stack() {
         let (size, needed) = stack_of(|| size_of_val(&std::hint::black_box(manager(&machine))));
         println!("start-up: {needed} bytes of stack, {size} of them the manager");
         assert!(size <= 2048, "the manager is a value of {size} bytes");
-        assert!(needed <= START_UP, "start-up needs {needed} bytes of stack");
+        assert!(needed <= START_STACK_BYTES, "start-up needs {needed} bytes of stack");
     });
 }
 

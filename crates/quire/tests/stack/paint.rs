@@ -43,7 +43,7 @@ fn paint(top: usize) {
 
 #[inline(never)]
 fn lowest_used(top: usize) -> usize {
-    // SAFETY: as for `paint`; the words were written there.
+    // SAFETY: the word lies in this thread's stack, where no call is active, and `paint` has written it.
     let used = words(top).find(|word| unsafe { word.read_volatile() } != PAINT);
     used.map_or(top - SPARED, |word| word.addr())
 }

@@ -133,7 +133,7 @@ impl ReadyCopy {
     /// Copies any number of bytes, at any address. A CPU that sees a later store of the caller sees them.
     ///
     /// # Safety
-    /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel [uses
+    /// `to` is the caller's to write, `from` to read. They are the same, or do not overlap. Where the kernel [uses
     /// vectors](CopyKernel::uses_vectors), vector registers hold no task's values, only the compiler's.
     pub unsafe fn copy(self, from: *const u8, to: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == CopyKernel::String {
@@ -184,7 +184,7 @@ unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(miri)]
     // SAFETY: K1: the bytes are the caller's to read and to write, by this function's contract.
     unsafe {
-        to.copy_from_nonoverlapping(from, bytes);
+        to.copy_from(from, bytes);
     }
     #[cfg(not(miri))]
     // SAFETY: K1: it accesses the caller's bytes upwards, since the ABI keeps the direction flag clear.

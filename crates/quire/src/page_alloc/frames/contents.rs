@@ -53,31 +53,35 @@ impl<P: FramePlatform> Frames<'_, P> {
         unsafe { self.clear_frames_in_stretches(extent) }
     }
 
-    /// Copies at most [`crate::limits::CLEAR_STRETCH_BYTES`] of any frames onto a folio that is at least as
-    /// long. Stores to the source meanwhile may be copied or not.
+    /// Copies a folio of at most [`crate::limits::CLEAR_STRETCH_BYTES`] onto another that is at least as long.
     ///
     /// # Panics
-    /// When the folio has fewer frames.
+    /// When the target has fewer frames.
     #[inline]
-    pub fn copy(&self, from: FrameRange, to: &mut Folio, hint: TouchHint) {
-        self.expect_own(to);
-        assert!(from.count <= to.order().frames(), "{from:?} is longer than {to:?}");
-        // SAFETY: invariant 1: the caller owns the folio, borrowed mutably; it is as long as the source.
-        unsafe { self.copy_frames(from, to.frame(), hint) };
+    pub fn copy(&self, from: &Folio, to: &mut Folio, hint: TouchHint) {
+        self.expect_room(from, to);
+        // SAFETY: invariant 1: the caller owns both folios, so they are memory and do not overlap. The target is
+        // borrowed mutably, and no shorter than the source.
+        unsafe { self.copy_frames(from.frames(), to.frame(), hint) };
     }
 
-    /// Copies a run, however long, onto a folio, as [`Self::clear_extent`] clears one.
+    /// Copies a folio, however long, onto another, as [`Self::clear_extent`] clears one.
     ///
     /// # Errors
     /// [`Cancelled`].
     ///
     /// # Panics
     /// As [`Self::copy`].
-    pub fn copy_extent(&self, from: FrameRange, to: &mut Folio, hint: TouchHint) -> Result<(), Cancelled> {
+    pub fn copy_extent(&self, from: &Folio, to: &mut Folio, hint: TouchHint) -> Result<(), Cancelled> {
+        self.expect_room(from, to);
+        // SAFETY: invariant 1: as for `copy`, the caller owns both folios, and the target is no shorter.
+        unsafe { self.copy_frames_in_stretches(from.frames(), to.frame(), hint) }
+    }
+
+    fn expect_room(&self, from: &Folio, to: &Folio) {
+        self.expect_own(from);
         self.expect_own(to);
-        assert!(from.count <= to.order().frames(), "{from:?} is longer than {to:?}");
-        // SAFETY: invariant 1: the caller owns the folio, borrowed mutably; it is as long as the source.
-        unsafe { self.copy_frames_in_stretches(from, to.frame(), hint) }
+        assert!(from.order() <= to.order(), "{from:?} is longer than {to:?}");
     }
 
     /// [`Self::clear`] for frames by number.
@@ -118,17 +122,19 @@ impl<P: FramePlatform> Frames<'_, P> {
         unsafe { self.clearer.clear_extent(self.platform, extent, stop) }
     }
 
-    /// [`Self::copy`] onto frames by number, from `to` on. They do not overlap.
+    /// [`Self::copy`] for frames by number, onto those from `to` on. Stores to the source meanwhile may be copied
+    /// or not.
     ///
     /// # Safety
-    /// The caller owns the frames written to (invariant 1). Both runs lie in one range of memory each.
+    /// The caller owns the frames written to (invariant 1). Both runs lie in one range of memory each. They are
+    /// the same, or do not overlap.
     #[inline]
     pub unsafe fn copy_frames(&self, from: FrameRange, to: Frame, hint: TouchHint) {
         // SAFETY: invariant 1, by this function's contract.
         unsafe { self.clearer.copy(self.platform, from, to, hint) };
     }
 
-    /// [`Self::copy_extent`] onto frames by number, from `to` on. They do not overlap.
+    /// [`Self::copy_extent`] for frames by number, onto those from `to` on.
     ///
     /// # Errors
     /// [`Cancelled`].

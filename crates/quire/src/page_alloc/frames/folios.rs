@@ -1,5 +1,4 @@
-//! Which folio a frame in use belongs to.
-#![forbid(unsafe_code)]
+//! Which folio a frame in use belongs to, and its marks.
 
 use core::sync::atomic::Ordering;
 
@@ -115,7 +114,18 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// [`Self::is_dirty`]; takes the mark off.
-    pub fn take_dirty(&self, frame: Frame) -> bool {
+    ///
+    /// ```compile_fail,E0133
+    /// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+    /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+    /// pages.frames().take_dirty(Frame(42)); // Another file's page, which is then never written back.
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The caller is the page cache that has the page, and writes it back if this returns `true`: no other
+    /// record of the stores is left (invariant 3).
+    pub unsafe fn take_dirty(&self, frame: Frame) -> bool {
         self.take_mark(frame, DescriptorFlags::DIRTY)
     }
 
@@ -125,7 +135,18 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// [`Self::is_accessed`]; takes the mark off.
-    pub fn take_accessed(&self, frame: Frame) -> bool {
+    ///
+    /// ```compile_fail,E0133
+    /// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+    /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+    /// pages.frames().take_accessed(Frame(42)); // Another file's page, which is then reclaimed too early.
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The caller is the page cache that has the page, and takes `true` for a use of it: no other record of
+    /// the accesses is left (invariant 3).
+    pub unsafe fn take_accessed(&self, frame: Frame) -> bool {
         self.take_mark(frame, DescriptorFlags::ACCESSED)
     }
 

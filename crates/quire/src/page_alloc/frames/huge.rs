@@ -10,6 +10,7 @@ use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, Descriptor, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::frames::Frames;
+use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::store::whole::blocks_of;
 use crate::platform::FramePlatform;
 
@@ -22,9 +23,23 @@ pub(in crate::page_alloc) fn is_moving(folio: &Descriptor) -> bool {
 }
 
 impl<P: FramePlatform> Frames<'_, P> {
-    /// Turns a folio of whole blocks that the caller just allocated into a page of a pool. The page leaves
-    /// the pool, and is freed, by [`release`](crate::page_alloc::MapCounts::release) of its first frame.
-    pub fn make_huge(&self, frame: Frame) {
+    /// Turns a folio of whole blocks into a page of a pool, which owns it from now on. The page leaves the
+    /// pool, and is freed, by [`release`](crate::page_alloc::MapCounts::release) of its first frame. Returns
+    /// that frame.
+    ///
+    /// # Panics
+    /// When the folio is smaller than a block.
+    pub fn make_huge(&self, folio: Folio) -> Frame {
+        self.expect_own(&folio);
+        assert!(folio.order() >= Order::BLOCK, "{folio:?} is smaller than a block");
+        let frame = folio.into_raw();
+        self.mark_huge(frame);
+        frame
+    }
+
+    /// [`Self::make_huge`] for a folio of whole blocks by its number. Its descriptor stands where a block in
+    /// small pieces says which folios it has.
+    fn mark_huge(&self, frame: Frame) {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
         block.folio().reset();
@@ -51,7 +66,7 @@ impl<P: FramePlatform> Frames<'_, P> {
         self.split_huge_zeroes(frame, Order::GIGANTIC);
         self.reshape(frame, |_| (BlockState::Folio, Order::BLOCK));
         let parts = 1..u64::from(blocks_of(Order::GIGANTIC));
-        parts.for_each(|at| self.make_huge(frame.add(at * BLOCK_FRAMES as u64)));
+        parts.for_each(|at| self.mark_huge(frame.add(at * BLOCK_FRAMES as u64)));
     }
 
     /// Joins 512 free pages of 2 MiB of a pool, in a row, to one of 1 GiB. The caller has them to itself.

@@ -86,6 +86,41 @@ pub(in crate::page_alloc) struct Owner {
 /// # }
 /// ```
 ///
+/// Nor is a number the source of a copy, or turned into a page of a pool:
+///
+/// ```compile_fail,E0308
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::{FramePlatform, TouchHint}};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let mut folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+/// let all = folio.frames();
+/// pages.frames().copy(all, &mut folio, TouchHint::Soon); // Overlaps, or lies outside of memory.
+/// # Ok(()) }
+/// ```
+///
+/// ```compile_fail,E0502
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::{FramePlatform, TouchHint}};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let mut folio = pages.alloc(Gfp::KERNEL, Order::BLOCK)?;
+/// let copied = pages.frames().copy_extent(&folio, &mut folio, TouchHint::Soon); // Onto itself.
+/// # Ok(()) }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+/// pages.frames().make_huge(Frame(42)); // Overwrites which folios a block in small pieces has.
+/// # }
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let folio = pages.alloc(Gfp::USER, Order::BLOCK)?;
+/// pages.frames().make_huge(folio);
+/// pages.free(folio)?; // The pool owns it.
+/// # Ok(()) }
+/// ```
+///
 /// The parts of a folio that was split are folios, and the whole is none any more:
 ///
 /// ```compile_fail,E0382

@@ -116,8 +116,11 @@ impl<P: Platform> Faults<'_, '_, P> {
         let copy = if leaf.has(EntryFlags::SPECIAL) {
             pages.requests().alloc_zero_page(self.request_for(vma))?
         } else {
-            let mut copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
-            pages.frames().copy(FrameRange::folio(leaf.frame(), Order::FRAME), &mut copy, TouchHint::Soon);
+            let copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
+            let from = FrameRange::folio(leaf.frame(), Order::FRAME);
+            // SAFETY: invariant 1: this task has just allocated the target. The source is memory, since the leaf
+            // is not special; where another CPU has freed it meanwhile, it may be the target itself.
+            unsafe { pages.frames().copy_frames(from, copy.frame(), TouchHint::Soon) };
             copy
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);

@@ -83,8 +83,10 @@ impl<P: Platform> Faults<'_, '_, P> {
     /// Copies a page at once for a store to a private mapping that does not map it yet.
     fn copy_file_page(self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
-        let mut copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
-        pages.frames().copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
+        let copy = pages.alloc(self.request_for(vma), Order::FRAME)?;
+        let from = FrameRange::folio(from, Order::FRAME);
+        // SAFETY: invariant 1: this task has just allocated the target. The source is another frame, of the file.
+        unsafe { pages.frames().copy_frames(from, copy.frame(), TouchHint::Soon) };
         let origin = Origin::new(self.family, vma.attributes.origin_of(addr));
         let copy = pages.requests().with_origin(copy, origin)?;
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);

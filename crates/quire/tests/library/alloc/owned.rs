@@ -1,8 +1,9 @@
 //! Allocated memory is a value: what it allows, and what is refused when `unsafe` code breaks a contract.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawMachine, RawPages};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
+use quire::arch::Entry;
 use quire::error::{FreeError, SplitError};
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
 use quire::platform::TouchHint;
@@ -16,12 +17,55 @@ fn a_folio_is_cleared_copied_and_freed_by_its_owner() {
         let mut folio = pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
         pages.frames().clear(&mut folio, TouchHint::Soon);
         let mut copy = pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-        pages.frames().copy(folio.frames(), &mut copy, TouchHint::Soon);
+        pages.frames().copy(&folio, &mut copy, TouchHint::Soon);
         assert_eq!(format!("{folio:?}"), format!("Folio({:?}, {:?})", folio.frame(), Order::FRAME));
         assert_ne!(folio, copy);
         pages.free(folio).unwrap();
         pages.requests().free_zeroed(copy).unwrap();
         pages.validate().unwrap();
+    });
+}
+
+/// A folio of any size, with a pattern, is copied onto a larger one, whose other frames stay as they are.
+#[test]
+fn a_long_folio_is_copied_onto_a_longer_one() {
+    let config = HostedConfig { clearing: true, ..HostedConfig::new(64 * MIB) };
+    with_allocator(config, |machine, pages| {
+        let from = pages.alloc(Gfp::KERNEL, Order::BLOCK).unwrap();
+        let mut to = pages.alloc(Gfp::KERNEL, Order::new(10).unwrap()).unwrap();
+        let word = |frame: Frame| machine.load_entry_raw(frame, 511).bits();
+        for (seed, folio) in [(1, &from), (1 << 32, &to)] {
+            let frames = folio.frames();
+            for at in 0..frames.count {
+                machine.store_entry_raw(frames.start.add(at), 511, Entry::from_bits(seed + at));
+            }
+        }
+        pages.frames().copy_extent(&from, &mut to, TouchHint::Soon).unwrap();
+        for at in 0..1024 {
+            let expected = if at < 512 { 1 + at } else { (1 << 32) + at };
+            assert_eq!(word(to.frame().add(at)), expected, "frame {at}");
+        }
+        pages.free(from).unwrap();
+        pages.free(to).unwrap();
+    });
+}
+
+#[test]
+#[should_panic = "is longer than"]
+fn a_copy_onto_a_shorter_folio_is_refused() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, pages: &PageAllocator<'_, Hosted>| {
+        let from = pages.alloc(Gfp::USER, Order::new(1).unwrap()).unwrap();
+        let mut to = pages.alloc(Gfp::USER, Order::FRAME).unwrap();
+        pages.frames().copy(&from, &mut to, TouchHint::Soon);
+    });
+}
+
+/// Its descriptor would stand where its block says which folios it has.
+#[test]
+#[should_panic = "is smaller than a block"]
+fn a_small_folio_becomes_no_page_of_a_pool() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, pages: &PageAllocator<'_, Hosted>| {
+        pages.frames().make_huge(pages.alloc(Gfp::USER, Order::new(8).unwrap()).unwrap());
     });
 }
 

@@ -69,6 +69,20 @@ fn every_copy_fills_its_bytes_and_no_neighbour() {
     copies().into_iter().for_each(copies_exactly);
 }
 
+/// A fault copies a page that another CPU may free meanwhile, and then copies it onto itself.
+#[test]
+fn a_copy_onto_itself_changes_nothing() {
+    let mut random = fastrand::Rng::with_seed(seed(7));
+    let mut room = vec![0; ROOM];
+    for kernel in copies() {
+        dirty(&mut random, &mut room);
+        let (before, at) = (room.clone(), room.as_mut_ptr());
+        // SAFETY: K1: both runs are the vector's bytes, and are the same; its processor has the kernel.
+        unsafe { kernel.copy(at, at, ROOM) };
+        assert!(room == before, "{kernel:?}");
+    }
+}
+
 /// Long enough that the processor's own code for long string stores is used.
 #[test]
 #[cfg(not(miri))]

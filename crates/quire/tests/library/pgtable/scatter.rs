@@ -79,7 +79,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                 }
             });
             for &frame in &frames[..files] {
-                allocator.frames().take_dirty(frame);
+                allocator.take_dirty_raw(frame);
                 assert_eq!(allocator.release_raw(FrameRange::new(frame, 1)), 1);
             }
         });

@@ -105,9 +105,9 @@ fn stores_through_file_pages_mark_them_dirty() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -8);
-            let dirty = (0..8).filter(|&at| allocator.frames().take_dirty(frames.start.add(at)));
+            let dirty = (0..8).filter(|&at| allocator.take_dirty_raw(frames.start.add(at)));
             assert_eq!(dirty.collect::<Vec<_>>(), [5]);
-            assert!(!allocator.frames().take_dirty(frames.start.add(5)), "it was taken");
+            assert!(!allocator.take_dirty_raw(frames.start.add(5)), "it was taken");
             assert_eq!(allocator.release_raw(frames), 8);
         }
     });
@@ -136,7 +136,7 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
             let zap = Zap { detach, ..Zap::tables(range(GIB, 2 * MIB), context.mode().user_range()) };
             tables.unmap(&zap, &mut gather).unwrap();
             assert_eq!(gather.finish().file, -512);
-            let dirty = folios.map(|folio| allocator.frames().take_dirty(folio));
+            let dirty = folios.map(|folio| allocator.take_dirty_raw(folio));
             assert_eq!(dirty, [stored == 0, stored == 1], "detached: {detach}");
             for folio in folios {
                 allocator.release_raw(FrameRange::folio(folio, BLOCK));

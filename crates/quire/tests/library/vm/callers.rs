@@ -1,7 +1,8 @@
 //! Debug builds refuse calls that may sleep or flush other CPUs, from where these must not be made.
 
-use hosted::Hosted;
+use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
+use quire::cpu::CpuId;
 use quire::platform::{Context, FramePlatform};
 use quire::rank::Rank;
 use quire::sync::Pinned;
@@ -9,6 +10,7 @@ use quire::vm::{Access, Mm};
 use testkit::panic_message;
 
 use crate::vm::world::{MIB, anonymous, run, small};
+use crate::watched::Watched;
 
 const BASE: VirtAddr = VirtAddr(0x1000_0000);
 
@@ -52,6 +54,22 @@ fn other_callers_that_must_not_wait_are_refused() {
         let message = panic_message(fault);
         machine.lock_dropped(Rank::Families);
         assert!(message.contains("a task that holds a lock made a call that may sleep"), "{message}");
+    });
+}
+
+/// A platform that says whether interrupts are on needs no check of its own for that.
+#[test]
+fn the_default_check_refuses_interrupts_and_tasks_without_them() {
+    let machine = HostedConfig::new(64 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let watched = Watched::new(&machine);
+        let state = machine.disable_interrupts();
+        let message = panic_message(|| watched.might_sleep());
+        machine.restore_interrupts(state);
+        assert!(message.ends_with("was made with interrupts off"), "{message}");
+        let message = panic_message(|| machine.interrupt(Context::SoftInterrupt, || watched.might_sleep()));
+        assert!(message.ends_with("SoftInterrupt: only a task may make it"), "{message}");
+        watched.might_sleep();
     });
 }
 

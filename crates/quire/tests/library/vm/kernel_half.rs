@@ -6,7 +6,7 @@ use quire::addr::{Frame, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, PagingMode, ProcessorState, Protection};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, InitError, ProcessorError};
-use quire::limits::{FRAME_SIZE, TABLE_ENTRIES};
+use quire::limits::{FRAME_SIZE, START_STACK_BYTES, TABLE_ENTRIES};
 use quire::manager::{Config, MemoryManager};
 use quire::pgtable::{PageTables, TableViolation};
 use quire::platform::TablePlatform;
@@ -242,6 +242,26 @@ fn a_manager_refuses_a_processor_that_is_not_set_up() {
         assert_eq!(error.missing().map(|one| one.name).collect::<Vec<_>>(), [name]);
         assert!(InitError::from(error).to_string().contains(name));
     }
+}
+
+#[test]
+fn a_manager_refuses_a_stack_that_is_too_small() {
+    let machine = HostedConfig::new(16 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let watched = Watched::new(&machine);
+        let start = || {
+            let manager: Result<MemoryManager<'_, _>, _> =
+                hosted::raw::memory_manager(&watched, &ranges_of(&machine), &Config::default());
+            manager.map(drop)
+        };
+        let needed = START_STACK_BYTES;
+        watched.set_stack(needed - 1);
+        let error = InitError::SmallStack { left: needed - 1, needed };
+        assert_eq!(start(), Err(error));
+        assert!(error.to_string().contains(&format!("needs {needed} bytes of stack")), "{error}");
+        watched.set_stack(needed);
+        assert_eq!(start(), Ok(()));
+    });
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Page tables over one folio of 1 GiB.
 
-use hosted::raw::RawPages;
 use hosted::raw::RawTables;
 use hosted::raw::page_tables;
 use std::time::Instant;
@@ -88,10 +87,10 @@ impl Prepared for Ready {
             let config = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
             let allocator = hosted::raw::page_allocator(bare, &ranges(&self.machine, false), config)
                 .map_err(|error| Skip(error.to_string()))?;
-            let first = allocator
-                .alloc_raw(Gfp::USER, Order::GIGANTIC)
+            let page = allocator
+                .alloc(Gfp::USER, Order::GIGANTIC)
                 .map_err(|error| Skip::because("a folio of 1 GiB", error))?;
-            allocator.frames().make_huge(first);
+            let first = allocator.frames().make_huge(page);
             let said = |error: MapError| Skip::because("page tables", error);
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(said)?;
             let world = World { allocator: &allocator, context: &context, first, arrivals: &self.arrivals };

@@ -178,6 +178,24 @@ static void deleted(void) {
     CHECK(unlink("/mnt/grows") == 0);
 }
 
+// A link that finds no room leaves nothing behind, whatever block its path would be the number of.
+static void crowded(void) {
+    int fd = open("/mnt/full", O_RDWR | O_CREAT, 0644), count[2] = { 0, 0 };
+    static char chunk[64 * 1024];
+    CHECK(fd >= 0 && mkdir("/mnt/crowded", 0755) == 0 && chdir("/mnt/crowded") == 0);
+    while (write(fd, chunk, sizeof chunk) > 0) {
+    }
+    char name[300];
+    for (int kind = 0; kind < 2; kind++) {
+        for (errno = 0; errno == 0; count[kind] += errno == 0) {
+            snprintf(name, sizeof name, "%d%0200d", kind, count[kind]);
+            symlink(kind ? "a longer target" : "a", name);
+        }
+        CHECK(errno == ENOSPC && access(name, F_OK) == -1 && errno == ENOENT);
+    }
+    CHECK(chdir("/") == 0 && unlink("/mnt/full") == 0 && close(fd) == 0);
+}
+
 // A size that no file can have.
 static void large(void) {
     int fd = make("/mnt/large", 10, 'l');
@@ -422,6 +440,7 @@ int main(int count, char **words) {
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
         { "pressure", pressure }, { "ahead", ahead },     { "locks", locks },   { "deleted", deleted },
         { "large", large },   { "owners", owners },       { "raced", raced },
+        { "crowded", crowded },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -4,6 +4,7 @@ use super::buffers::Buffers;
 use super::layout::*;
 use crate::device::disk::SECTOR;
 use crate::errno::Errno;
+use crate::files::node::Kind;
 use crate::time;
 
 /// The structures of a file system.
@@ -229,6 +230,16 @@ impl Core {
             rest -= numbers.pow(depth);
         }
         Err(Errno::EFBIG)
+    }
+
+    /// Whether the places for numbers of blocks in an inode hold such numbers. In a device's inode its own number stands
+    /// there, in that of a short symbolic link the path to which it leads.
+    pub fn has_blocks(&mut self, number: u32, kind: Kind) -> Result<bool, Errno> {
+        Ok(match kind {
+            Kind::Regular | Kind::Directory => true,
+            Kind::Symlink => u32_at(self.inode(number)?, inode::SECTORS) != 0,
+            _ => false,
+        })
     }
 
     /// Frees the blocks of a file from this one on.

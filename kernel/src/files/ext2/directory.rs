@@ -166,7 +166,7 @@ impl Directory for Inode {
         self.check_new(&mut core, name)?;
         let number = core.take_inode(self.number, kind == Kind::Directory)?;
         if let Err(errno) = self.fill_new(&mut core, number, name, &new) {
-            if !matches!(kind, Kind::CharDevice(_) | Kind::BlockDevice(_)) {
+            if core.has_blocks(number, kind)? {
                 core.cut(number, 0)?;
             }
             put_u16(core.inode_mut(number)?, inode::LINKS, 0);

@@ -145,12 +145,7 @@ impl Inode {
             file.truncate(0)?;
         }
         let mut core = self.fs.change()?;
-        let has_blocks = match self.kind {
-            Kind::Regular | Kind::Directory => true,
-            Kind::Symlink => u32_at(core.inode(self.number)?, inode::SECTORS) != 0,
-            _ => false,
-        };
-        if has_blocks {
+        if core.has_blocks(self.number, self.kind)? {
             core.cut(self.number, 0)?;
         }
         // The number may be used again from here on.

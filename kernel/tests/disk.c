@@ -258,6 +258,55 @@ static void raced(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static pthread_barrier_t barrier;
+static int results[2];
+
+// Renames `job` to a name of its own.
+static void *claim(void *name) {
+    for (int round = 0; round < 3000; round++) {
+        pthread_barrier_wait(&barrier);
+        int *result = &results[((char *)name)[4] - '0'];
+        *result = rename("job", name);
+        CHECK(*result == 0 || errno == ENOENT);
+        pthread_barrier_wait(&barrier);
+    }
+    return name;
+}
+
+static void *remove_job(void *unused) {
+    for (int round = 0; round < 3000; round++) {
+        pthread_barrier_wait(&barrier);
+        results[1] = unlink("job");
+        CHECK(results[1] == 0 || errno == ENOENT);
+        pthread_barrier_wait(&barrier);
+    }
+    return unused;
+}
+
+// Of two tasks that rename a name, or remove it, at once, one finds it. The other one does not get its new name.
+static void claimed(void) {
+    const char *const directories[] = { "/tmp/claimed", "/mnt/claimed" };
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    for (int at = 0; at < 4; at++) {
+        pthread_t thread;
+        mkdir(directories[at / 2], 0755);
+        CHECK(chdir(directories[at / 2]) == 0);
+        CHECK(pthread_create(&thread, NULL, at % 2 ? remove_job : claim, "job.1") == 0);
+        for (int round = 0; round < 3000; round++) {
+            CHECK(close(make("job", 0, 0)) == 0);
+            pthread_barrier_wait(&barrier);
+            results[0] = rename("job", "job.0");
+            CHECK(results[0] == 0 || errno == ENOENT);
+            pthread_barrier_wait(&barrier);
+            CHECK((results[0] == 0) + (results[1] == 0) == 1);
+            CHECK(unlink("job.0") == results[0]);
+            CHECK(at % 2 || unlink("job.1") == results[1]);
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    CHECK(chdir("/") == 0);
+}
+
 static void names(void) {
     CHECK(mkdir("/mnt/a", 0755) == 0 && mkdir("/mnt/a/b", 0700) == 0 && mkdir("/mnt/c", 0755) == 0);
     close(make("/mnt/a/file", 10, 'n'));
@@ -440,7 +489,7 @@ int main(int count, char **words) {
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
         { "pressure", pressure }, { "ahead", ahead },     { "locks", locks },   { "deleted", deleted },
         { "large", large },   { "owners", owners },       { "raced", raced },
-        { "crowded", crowded },
+        { "crowded", crowded }, { "claimed", claimed },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

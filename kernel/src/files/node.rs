@@ -304,23 +304,24 @@ pub trait Directory {
         Err(Errno::EPERM)
     }
 
-    /// Removes a name; with `directory` that of an empty directory, otherwise that of anything else.
+    /// Removes the name that leads to an entry; with `directory` that of an empty directory, otherwise that of anything
+    /// else.
     ///
     /// # Errors
-    /// [`Errno::ENOENT`], [`Errno::EISDIR`], [`Errno::ENOTDIR`], [`Errno::ENOTEMPTY`].
-    fn remove(&self, _entry: &Arc<Dentry>, _directory: bool) -> Result<(), Errno> {
+    /// [`Errno::ESTALE`] if the name no longer leads to this entry, so that the caller looks it up again;
+    /// [`Errno::EISDIR`], [`Errno::ENOTDIR`], [`Errno::ENOTEMPTY`].
+    fn remove(&self, _name: &[u8], _entry: &Arc<Dentry>, _directory: bool) -> Result<(), Errno> {
         Err(Errno::EPERM)
     }
 
-    /// Gives an entry of this directory another name, here or in the directory `to`.
+    /// Gives the entry to which a name of this directory leads another name, here or in another directory.
     ///
     /// # Errors
-    /// As `rename(2)`.
+    /// [`Errno::ESTALE`] as [`Self::remove`]; otherwise as `rename(2)`.
     fn rename(
         &self,
-        _entry: &Arc<Dentry>,
-        _to: &Arc<Dentry>,
-        _name: &[u8],
+        _old: (&[u8], &Arc<Dentry>),
+        _new: (&Arc<Dentry>, &[u8]),
         _how: Rename,
     ) -> Result<(), Errno> {
         Err(Errno::EPERM)

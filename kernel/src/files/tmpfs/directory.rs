@@ -46,9 +46,10 @@ impl Entries {
         self.0.read().len()
     }
 
-    /// Whether this very entry is still here. Under the lock of the tree.
-    pub(super) fn has(&self, entry: &Arc<Dentry>) -> bool {
-        self.find(&entry.name()).is_some_and(|found| Arc::ptr_eq(&found, entry))
+    /// Fails unless a name leads to this very entry. Under the lock of the tree.
+    pub(super) fn check(&self, name: &[u8], entry: &Arc<Dentry>) -> Result<(), Errno> {
+        let leads_there = self.find(name).is_some_and(|found| Arc::ptr_eq(&found, entry));
+        if leads_there { Ok(()) } else { Err(Errno::ESTALE) }
     }
 }
 
@@ -140,15 +141,13 @@ impl Directory for Inode {
         self.add(here, name, inode).map(drop)
     }
 
-    fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
+    fn remove(&self, name: &[u8], entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
         let tree = self.fs.tree.lock();
         let entries = self.entries()?;
-        if !entries.has(entry) {
-            return Err(Errno::ENOENT);
-        }
+        entries.check(name, entry)?;
         let inode = Inode::of(entry.node()).ok_or(Errno::EBUSY)?;
         check_removable(entry, inode, directory)?;
-        let removed = entries.take(&entry.name());
+        let removed = entries.take(name);
         entry.set_removed();
         inode.count_name(self, false);
         drop(tree);
@@ -157,8 +156,13 @@ impl Directory for Inode {
         Ok(())
     }
 
-    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        rename::rename(self, entry, to, name, how)
+    fn rename(
+        &self,
+        old: (&[u8], &Arc<Dentry>),
+        new: (&Arc<Dentry>, &[u8]),
+        how: Rename,
+    ) -> Result<(), Errno> {
+        rename::rename(self, old, new, how)
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
-use super::{check_flags, current};
+use super::{again_while_stale, check_flags, current};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Kind, New, NewKind};
@@ -142,12 +142,14 @@ impl Call<'_> {
         if found.slash && !place.node().is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        // The name must be the one in this directory, not the root of what is mounted there.
-        let entry = found.directory.node().directory()?.find(&found.directory, &found.name)?;
-        if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
-            return Err(Errno::EBUSY);
-        }
-        found.directory_without(&entry)?.remove(&entry, directory)?;
+        again_while_stale(|| {
+            // The name must be the one in this directory, not the root of what is mounted there.
+            let entry = found.directory.node().directory()?.find(&found.directory, &found.name)?;
+            if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
+                return Err(Errno::EBUSY);
+            }
+            found.directory_without(&entry)?.remove(&found.name, &entry, directory)
+        })?;
         Ok(0)
     }
 }

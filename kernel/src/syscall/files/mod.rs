@@ -109,3 +109,13 @@ fn current() -> u64 {
 fn check_flags(flags: u64, known: u32) -> Result<(), Errno> {
     if flags as u32 & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
+
+/// Looks a name up and changes it. Does so again as long as another task changes the name in between.
+fn again_while_stale(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match attempt() {
+            Err(Errno::ESTALE) => {}
+            done => return done,
+        }
+    }
+}

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
 
-use super::{check_flags, current};
+use super::{again_while_stale, check_flags, current};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::Rename;
@@ -39,20 +39,24 @@ impl Call<'_> {
         if old.name.is_empty() || new.name.is_empty() {
             return Err(if how == Rename::Keep { Errno::EEXIST } else { Errno::EBUSY });
         }
-        let entry = entry(&old)?;
-        let is_directory = entry.node().is_directory();
-        if (old.slash || new.slash) && !is_directory {
-            return Err(Errno::ENOTDIR);
-        }
-        match self::entry(&new) {
-            Ok(there) => new.directory_without(&there)?,
-            // There is none, or no longer.
-            Err(Errno::ENOENT) => new.writable_directory()?,
-            Err(errno) => return Err(errno),
-        };
-        old.directory_without(&entry)?.rename(&entry, &new.directory, &new.name, how)?;
+        again_while_stale(|| rename_found(&old, &new, how))?;
         Ok(0)
     }
+}
+
+fn rename_found(old: &Found, new: &Found, how: Rename) -> Result<(), Errno> {
+    let entry = entry(old)?;
+    let is_directory = entry.node().is_directory();
+    if (old.slash || new.slash) && !is_directory {
+        return Err(Errno::ENOTDIR);
+    }
+    match self::entry(new) {
+        Ok(there) => new.directory_without(&there)?,
+        // There is none, or no longer.
+        Err(Errno::ENOENT) => new.writable_directory()?,
+        Err(errno) => return Err(errno),
+    };
+    old.directory_without(&entry)?.rename((&old.name, &entry), (&new.directory, &new.name), how)
 }
 
 /// The entry that was found, which must not be covered by a mount.

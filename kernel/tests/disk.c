@@ -13,6 +13,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <linux/fs.h>
 
@@ -126,6 +127,80 @@ static void nameless(void) {
     CHECK(munmap(map, PAGE) == 0 && unlink("/mnt/other") == 0);
     close(3);
     CHECK(free_blocks() >= before - 1);
+}
+
+// While a removed file is mapped, other removed ones still give way, and a full disk is a full one.
+static void held(void) {
+    int fd = make("/mnt/held", PAGE, 'h'), full = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+    CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+    CHECK(close(fd) == 0 && unlink("/mnt/held") == 0 && close(make("/mnt/gone", 20 * PAGE, 'g')) == 0);
+    for (int round = 0; round < 2; round++) {
+        ssize_t count;
+        while ((count = write(full, page, PAGE)) == PAGE) {
+        }
+        CHECK(count == -1 && errno == ENOSPC);
+        if (round == 0) {
+            CHECK(unlink("/mnt/gone") == 0 && write(full, page, PAGE) == PAGE);
+        }
+    }
+    CHECK(unlink("/mnt/full") == 0 && close(full) == 0);
+}
+
+static long flushes(void) {
+    long count = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld", &count) == 1);
+    CHECK(fclose(file) == 0);
+    return count;
+}
+
+// What says that something is on the disk has written it, and told the disk to keep it.
+static void durable(void) {
+    int directory = open("/mnt", O_RDONLY | O_DIRECTORY), fd = make("/mnt/durable", 0, 0);
+    long before = flushes();
+    CHECK(rename("/mnt/durable", "/mnt/kept") == 0 && fsync(directory) == 0 && flushes() > before);
+    before = flushes();
+    CHECK(write(fd, "x", 1) == 1 && flushes() == before);
+    struct iovec part = { "x", 1 };
+    CHECK(pwritev2(fd, &part, 1, 0, RWF_DSYNC) == 1 && flushes() > before);
+    CHECK(close(fd) == 0 && (fd = open("/mnt/kept", O_RDWR | O_DSYNC)) >= 0);
+    before = flushes();
+    CHECK(pwrite(fd, "x", 1, 5) == 1 && flushes() > before);
+    before = flushes();
+    CHECK(write(fd, "x", 1) == 1 && flushes() > before && ftruncate(fd, 10 * PAGE) == 0);
+    char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 9 * PAGE);
+    CHECK(map != MAP_FAILED);
+    map[0] = 'm';
+    before = flushes();
+    CHECK(msync(map, PAGE, MS_SYNC) == 0 && flushes() > before);
+    before = flushes();
+    CHECK(msync(page - (size_t)page % PAGE, PAGE, MS_SYNC) == 0 && flushes() == before);
+    CHECK(munmap(map, PAGE) == 0 && close(fd) == 0 && close(directory) == 0 && unlink("/mnt/kept") == 0);
+}
+
+// A file that is cut to the size it has counts as written.
+static void stamped(void) {
+    struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+    struct stat stat;
+    int fd = make("/mnt/stamp", 0, 0);
+    CHECK(close(fd) == 0 && utimensat(AT_FDCWD, "/mnt/stamp", times, 0) == 0);
+    CHECK((fd = open("/mnt/stamp", O_WRONLY | O_TRUNC)) >= 0 && fstat(fd, &stat) == 0 && stat.st_mtime > 1000);
+    CHECK(futimens(fd, times) == 0 && ftruncate(fd, 0) == 0 && fstat(fd, &stat) == 0 && stat.st_mtime > 1000);
+    CHECK(close(fd) == 0 && unlink("/mnt/stamp") == 0);
+}
+
+// Leaves a page behind that cannot be written: it was stored to a hole, and the disk is full.
+static void unwritable(void) {
+    int fd = make("/mnt/hole", 0, 0), full = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+    CHECK(ftruncate(fd, 100 * PAGE) == 0);
+    while (write(full, page, PAGE) == PAGE) {
+    }
+    char *map = mmap(NULL, 100 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int at = 0; at < 100; at++) {
+        map[at * PAGE] = 'x';
+    }
+    FAILS(msync(map, 100 * PAGE, MS_SYNC), EIO);
 }
 
 static volatile int is_done;
@@ -263,7 +338,7 @@ static int results[2];
 
 // Renames `job` to a name of its own.
 static void *claim(void *name) {
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 1000; round++) {
         pthread_barrier_wait(&barrier);
         int *result = &results[((char *)name)[4] - '0'];
         *result = rename("job", name);
@@ -274,7 +349,7 @@ static void *claim(void *name) {
 }
 
 static void *remove_job(void *unused) {
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 1000; round++) {
         pthread_barrier_wait(&barrier);
         results[1] = unlink("job");
         CHECK(results[1] == 0 || errno == ENOENT);
@@ -292,7 +367,7 @@ static void claimed(void) {
         mkdir(directories[at / 2], 0755);
         CHECK(chdir(directories[at / 2]) == 0);
         CHECK(pthread_create(&thread, NULL, at % 2 ? remove_job : claim, "job.1") == 0);
-        for (int round = 0; round < 3000; round++) {
+        for (int round = 0; round < 1000; round++) {
             CHECK(close(make("job", 0, 0)) == 0);
             pthread_barrier_wait(&barrier);
             results[0] = rename("job", "job.0");
@@ -489,7 +564,8 @@ int main(int count, char **words) {
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
         { "pressure", pressure }, { "ahead", ahead },     { "locks", locks },   { "deleted", deleted },
         { "large", large },   { "owners", owners },       { "raced", raced },
-        { "crowded", crowded }, { "claimed", claimed },
+        { "crowded", crowded }, { "claimed", claimed }, { "held", held },       { "durable", durable },
+        { "stamped", stamped }, { "unwritable", unwritable },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

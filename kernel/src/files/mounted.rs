@@ -47,6 +47,14 @@ pub fn sync() -> Result<(), Errno> {
     all().map(|fs| fs.sync()).fold(Ok(()), Result::and)
 }
 
+/// Writes all but contents of files, and makes all that was written stay.
+///
+/// # Errors
+/// [`Errno::EIO`].
+pub fn flush() -> Result<(), Errno> {
+    all().map(|fs| fs.flush()).fold(Ok(()), Result::and)
+}
+
 /// Says what the disks did, at the end.
 pub fn end() {
     for (index, disk) in disk::all().iter().enumerate() {

@@ -217,6 +217,7 @@ pub fn end() {
         {
             let path = mounted.root.path().unwrap_or_default();
             log!("{} cannot be unmounted: {errno}", path.escape_ascii());
+            fs.forget_all();
         }
         tmpfs::dismantle(&mounted.root);
         if let Some(below) = &mounted.below {

@@ -10,7 +10,7 @@ use linux_raw_sys::general as abi;
 use super::dentry::Dentry;
 use super::open::{File, Opening};
 use crate::errno::Errno;
-use crate::task::credentials;
+use crate::task::credentials::{self, Right};
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +117,40 @@ pub struct Change {
     pub accessed: Option<u64>,
     /// The last write.
     pub modified: Option<u64>,
+    /// What becomes of set-user-ID and set-group-ID.
+    pub set_ids: SetIds,
+}
+
+/// What becomes of the bits with which a program runs as its file's owner or group.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum SetIds {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They go. Set-group-ID stays where the group cannot execute the file: it means something else there.
+    DropOfPrograms,
+    /// Both go.
+    Drop,
+}
+
+impl Change {
+    /// A change that takes set-user-ID and set-group-ID away, by the running process, from a file of this group. What
+    /// is no program's stays for members of the group.
+    pub fn dropping_set_ids(group: u32) -> Self {
+        let is_kept = credentials::own().may_set_group(group);
+        let set_ids = if is_kept { SetIds::DropOfPrograms } else { SetIds::Drop };
+        Self { set_ids, ..Self::default() }
+    }
+
+    /// The mode after the change.
+    pub fn mode_of(&self, old: u32) -> u32 {
+        let mode = self.mode.unwrap_or(old);
+        match self.set_ids {
+            SetIds::Keep => mode,
+            SetIds::DropOfPrograms if mode & abi::S_IXGRP == 0 => mode & !abi::S_ISUID,
+            SetIds::DropOfPrograms | SetIds::Drop => mode & !(abi::S_ISUID | abi::S_ISGID),
+        }
+    }
 }
 
 /// Where a symbolic link leads.
@@ -223,6 +257,14 @@ pub trait Node: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
+    /// Writes its contents to the disk, if it is on one, with all that leads to them.
+    ///
+    /// # Errors
+    /// [`Errno::EIO`].
+    fn sync(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// The node as a directory.
     ///
     /// # Errors
@@ -258,6 +300,22 @@ impl dyn Node {
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.attributes().kind
+    }
+
+    /// Takes set-user-ID and set-group-ID from a regular file whose contents the running process has changed, unless it
+    /// has the right to keep them.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub fn drop_set_ids(&self) -> Result<(), Errno> {
+        if credentials::check(Right::KeepSetId).is_ok() {
+            return Ok(());
+        }
+        let file = self.attributes();
+        if file.kind != Kind::Regular || file.mode & (abi::S_ISUID | abi::S_ISGID) == 0 {
+            return Ok(());
+        }
+        self.change(&Change::dropping_set_ids(file.gid))
     }
 
     /// Whether this is a directory.

@@ -20,6 +20,7 @@ use super::io::{Sink, Source};
 use super::limits;
 use super::mounted;
 use super::mounts;
+use super::node::Node;
 use super::open::{File, Io, Ioctl, Mapping, Opening};
 use super::special;
 use super::tmpfs::{Body, Contents};
@@ -202,6 +203,16 @@ pub fn sync_all() -> Result<(), Errno> {
         None => Ok(()),
     });
     disks.fold(Ok(()), Result::and).and(mounted::sync())
+}
+
+/// Makes what was written to the disks stay, with all that leads to it. Contents of files that are dirty stay so.
+///
+/// # Errors
+/// [`Errno::EIO`]; what could be written is.
+pub fn flush_all() -> Result<(), Errno> {
+    let disks =
+        (0..disk::all().len()).filter(|index| is_open(*index)).map(|index| disk::all()[index].flush());
+    disks.fold(Ok(()), Result::and).and(mounted::flush())
 }
 
 /// The contents of disks that are open as files.

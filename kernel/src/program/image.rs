@@ -14,7 +14,7 @@ use crate::files::dentry::Dentry;
 use crate::files::io::KernelSink;
 use crate::files::node::Kind;
 use crate::files::open::{File, Io, Mapping, Opening};
-use crate::files::walk::Walk;
+use crate::files::walk::{Follow, Walk};
 use crate::memory::manager::{KernelFile, Space};
 use crate::observe::mapped_files::note_mapped;
 use crate::task::credentials::{EXECUTE, check_file};
@@ -43,7 +43,7 @@ impl ProgramFile {
     /// As `execve(2)`.
     pub fn open(path: &[u8]) -> Result<Self, Errno> {
         let places = sched::current_ref().process.fs.lock().as_ref().ok_or(Errno::ENOENT)?.places();
-        let walk = Walk { root: places.root, base: places.current, follow: true, resolve: 0 };
+        let walk = Walk { root: places.root, base: places.current, follow: Follow::Always, resolve: 0 };
         Self::at(walk.find(path)?.existing()?, path)
     }
 

@@ -40,6 +40,12 @@ impl Inode {
         found.ok_or(Errno::ESTALE)
     }
 
+    /// Fails for a node that has no more links left. A directory is one of the directory it is in.
+    fn check_links(&self, core: &mut Core) -> Result<(), Errno> {
+        let links = u16_at(core.inode(self.number)?, inode::LINKS);
+        if links >= MOST_LINKS { Err(Errno::EMLINK) } else { Ok(()) }
+    }
+
     /// Fails for a directory that was removed, and for a name that exists.
     fn check_new(&self, core: &mut Core, name: &[u8]) -> Result<(), Errno> {
         if self.is_nameless() {
@@ -171,6 +177,9 @@ impl Directory for Inode {
         let _ = self.fs.collect(false);
         let mut core = self.fs.change()?;
         self.check_new(&mut core, name)?;
+        if kind == Kind::Directory {
+            self.check_links(&mut core)?;
+        }
         let number = core.take_inode(self.number, kind == Kind::Directory)?;
         if let Err(errno) = self.fill_new(&mut core, number, name, &new) {
             if core.has_blocks(number, kind)? {
@@ -229,9 +238,7 @@ impl Inode {
         if node.is_nameless() {
             return Err(Errno::ENOENT);
         }
-        if u16_at(core.inode(node.number)?, inode::LINKS) >= MOST_LINKS {
-            return Err(Errno::EMLINK);
-        }
+        node.check_links(&mut core)?;
         core.add_entry(self.number, (name, node.number, node.kind()))?;
         core.add_links(node.number, 1).map(drop)
     }
@@ -255,6 +262,9 @@ impl Inode {
         }
         if is_directory && to.is_below(entry) {
             return Err(Errno::EINVAL);
+        }
+        if is_directory && self.number != target.number {
+            target.check_links(&mut core)?;
         }
         let replaced = target.replace(&mut core, (to, name), (entry, node), how)?;
         if replaced.is_none_or(|replaced| replaced) {

@@ -153,7 +153,10 @@ impl Ext2 {
     }
 
     /// Writes all but contents of files to the disk, and makes all stay.
-    fn flush(&self) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// [`Errno::EIO`].
+    pub fn flush(&self) -> Result<(), Errno> {
         let mut core = self.core.lock();
         if !self.read_only {
             core.buffers.flush()?;
@@ -190,7 +193,11 @@ impl Ext2 {
     /// # Errors
     /// [`Errno::EBUSY`]: a file is in use; [`Errno::EIO`].
     pub fn unmount(&self) -> Result<(), Errno> {
-        self.collect(true)?;
+        // A file that cannot be written keeps neither other files nor their names from the disk.
+        let written = self.sync().and(self.collect(true));
+        if written.is_err() {
+            return self.flush().and(written);
+        }
         if self.inodes.lock().len() > 1 {
             return Err(Errno::EBUSY);
         }
@@ -203,11 +210,21 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Forgets all inodes, which refer to the file system. What of their contents could not be written is lost.
+    pub fn forget_all(&self) {
+        let inodes = ::core::mem::take(&mut *self.inodes.lock());
+        drop(inodes);
+    }
+
     /// Does what may need a block. If none is free, frees the files that nothing uses any more, and tries once more. The
     /// caller holds neither lock.
     fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         attempt().or_else(|errno| match errno {
-            Errno::ENOSPC => self.collect(false).and_then(|()| attempt()),
+            Errno::ENOSPC => {
+                // One of those files may fail, or be mapped, and others be freed.
+                let _ = self.collect(false);
+                attempt()
+            }
             errno => Err(errno),
         })
     }

@@ -82,13 +82,35 @@ impl Inode {
         self.note_write();
     }
 
-    /// Adds a node that has no name yet, or one more.
-    fn add(&self, here: &Arc<Dentry>, name: &[u8], node: Arc<Inode>) -> Result<Arc<Dentry>, Errno> {
+    /// Uses up the one name that a file without names may get. Under the lock of the tree, before it gets a name.
+    fn take_link(&self) -> Result<(), Errno> {
+        let mut meta = self.meta.lock();
+        if meta.links == 0 && !meta.linkable {
+            return Err(Errno::ENOENT);
+        }
+        if meta.links >= MOST_LINKS {
+            return Err(Errno::EMLINK);
+        }
+        meta.linkable = false;
+        Ok(())
+    }
+
+    /// Adds a node that has no name yet, or with `links` one more.
+    fn add(
+        &self,
+        here: &Arc<Dentry>,
+        name: &[u8],
+        node: Arc<Inode>,
+        links: bool,
+    ) -> Result<Arc<Dentry>, Errno> {
         let _tree = self.fs.tree.lock();
         self.check_alive()?;
         let entries = self.entries()?;
         if entries.find(name).is_some() {
             return Err(Errno::EEXIST);
+        }
+        if links {
+            node.take_link()?;
         }
         let name: Arc<[u8]> = Arc::from(name);
         let entry = Dentry::new(here, name.clone(), node.clone());
@@ -112,7 +134,7 @@ impl Directory for Inode {
     }
 
     fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {
-        self.add(here, name, Inode::new(&self.fs, new)?)
+        self.add(here, name, Inode::new(&self.fs, new)?, false)
     }
 
     fn create_unnamed(&self, new: New, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
@@ -128,17 +150,7 @@ impl Directory for Inode {
         if inode.entries().is_ok() {
             return Err(Errno::EPERM);
         }
-        {
-            let mut meta = inode.meta.lock();
-            if meta.links == 0 && !meta.linkable {
-                return Err(Errno::ENOENT);
-            }
-            if meta.links >= MOST_LINKS {
-                return Err(Errno::EMLINK);
-            }
-            meta.linkable = false;
-        }
-        self.add(here, name, inode).map(drop)
+        self.add(here, name, inode, true).map(drop)
     }
 
     fn remove(&self, name: &[u8], entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {

@@ -233,7 +233,7 @@ impl Node for Inode {
 
     fn change(&self, change: &Change) -> Result<(), Errno> {
         let mut meta = self.meta.lock();
-        meta.mode = change.mode.unwrap_or(meta.mode);
+        meta.mode = change.mode_of(meta.mode);
         meta.uid = change.uid.unwrap_or(meta.uid);
         meta.gid = change.gid.unwrap_or(meta.gid);
         meta.accessed = change.accessed.unwrap_or(meta.accessed);

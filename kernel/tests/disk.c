@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <linux/fs.h>
 
@@ -334,6 +336,138 @@ static void raced(void) {
 }
 
 static pthread_barrier_t barrier;
+
+static void *open_often(void *unused) {
+    while (!is_done) {
+        int fd = open("/mnt/existing", O_RDONLY);
+        CHECK(fd >= 0 && close(fd) == 0);
+    }
+    return unused;
+}
+
+// A file system that is busy stays where it is, also for a moment.
+static void busy(void) {
+    pthread_t thread;
+    int fd = make("/mnt/busy", 2 * MIB, 'b');
+    char *map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && close(fd) == 0 && close(make("/mnt/existing", 1, 'e')) == 0);
+    CHECK(pthread_create(&thread, NULL, open_often, NULL) == 0);
+    for (int round = 0; round < 20; round++) {
+        FAILS(umount("/mnt"), EBUSY);
+        usleep(1000);
+    }
+    CHECK(chdir("/mnt") == 0);
+    FAILS(umount("/mnt"), EBUSY);
+    is_done = 1;
+    CHECK(pthread_join(thread, NULL) == 0 && chdir("/") == 0 && munmap(map, PAGE) == 0);
+    CHECK(unlink("/mnt/busy") == 0 && unlink("/mnt/existing") == 0);
+}
+
+static void *make_inodes_known(void *unused) {
+    char name[40];
+    for (int round = 0; !is_done; round++) {
+        for (int at = 0; at < 300; at++) {
+            snprintf(name, sizeof name, "/mnt/known/%d", at);
+            if (at % 16 == 0) {
+                CHECK(close(make(name, PAGE, round)) == 0);
+            }
+            CHECK(access(name, F_OK) == 0);
+        }
+        CHECK(close(make("/mnt/known/new", 0, 0)) == 0 && unlink("/mnt/known/new") == 0);
+    }
+    return unused;
+}
+
+// A file that is written keeps the blocks that the write has allocated, while unused inodes are forgotten.
+static void prepared(void) {
+    pthread_t thread;
+    static char chunk[64 * 1024];
+    char name[40];
+    CHECK(mkdir("/mnt/known", 0755) == 0);
+    for (int at = 0; at < 300; at++) {
+        snprintf(name, sizeof name, "/mnt/known/%d", at);
+        CHECK(close(make(name, 0, 0)) == 0);
+    }
+    CHECK(close(make("/mnt/prepared", 0, 0)) == 0 && pthread_create(&thread, NULL, make_inodes_known, NULL) == 0);
+    for (int round = 0; round < 200; round++) {
+        struct stat stat;
+        int fd = open("/mnt/prepared", O_RDWR);
+        CHECK(fd >= 0 && write(fd, chunk, sizeof chunk) == sizeof chunk && fstat(fd, &stat) == 0);
+        CHECK(stat.st_blocks >= (long)sizeof chunk / 512 && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    }
+    is_done = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *mount_disk(void *unused) {
+    CHECK(mount("/dev/vda", "/mnt", "ext2", 0, "") == 0);
+    return unused;
+}
+
+// Of two file systems that are mounted over a directory at once, the later one covers the other.
+static void mounts(void) {
+    pthread_t thread;
+    CHECK(umount("/mnt") == 0);
+    for (int round = 0; round < 20; round++) {
+        CHECK(pthread_create(&thread, NULL, mount_disk, NULL) == 0);
+        CHECK(mount("none", "/mnt", "tmpfs", 0, "") == 0 && pthread_join(thread, NULL) == 0);
+        CHECK(umount("/mnt") == 0 && umount("/mnt") == 0);
+    }
+    // A directory that is gone is not covered.
+    CHECK(mkdir("/tmp/gone", 0755) == 0);
+    int gone = open("/tmp/gone", O_RDONLY | O_DIRECTORY);
+    CHECK(gone >= 0 && rmdir("/tmp/gone") == 0 && fchdir(gone) == 0);
+    FAILS(mount("none", ".", "tmpfs", 0, ""), ENOENT);
+    CHECK(chdir("/") == 0 && close(gone) == 0 && mount("/dev/vda", "/mnt", "ext2", 0, "") == 0);
+}
+
+// A program that runs cannot be written, and one that is written cannot be run.
+static void running(void) {
+    static char program[4 * MIB];
+    char *const words[] = { "disk", "wait", NULL }, *const none[] = { NULL };
+    int from = open("/bin/disk", O_RDONLY), fd = open("/mnt/disk", O_WRONLY | O_CREAT, 0755), status;
+    ssize_t bytes = read(from, program, sizeof program);
+    CHECK(bytes > 0 && write(fd, program, bytes) == bytes);
+    FAILS(execve("/mnt/disk", words, none), ETXTBSY);
+    CHECK(close(fd) == 0 && close(from) == 0);
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ready[1], 1);
+        exit(execve("/mnt/disk", words, none));
+    }
+    CHECK(read(ready[0], program, 1) == 1);
+    FAILS(open("/mnt/disk", O_WRONLY), ETXTBSY);
+    FAILS(truncate("/mnt/disk", 0), ETXTBSY);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+    CHECK((fd = open("/mnt/disk", O_WRONLY)) >= 0 && close(fd) == 0 && unlink("/mnt/disk") == 0);
+}
+
+static void *read_once(void *at) {
+    char byte;
+    int fd = open("/dev/vda", O_RDONLY);
+    pthread_barrier_wait(&barrier);
+    CHECK(pread(fd, &byte, 1, (off_t)(size_t)at * 37 * PAGE) == 1 && close(fd) == 0);
+    return at;
+}
+
+// More tasks than the queue of the disk has slots: each gets one, also when no other request follows.
+static void slots(void) {
+    enum { COUNT = 40 };
+    pthread_t threads[COUNT];
+    CHECK(pthread_barrier_init(&barrier, NULL, COUNT) == 0);
+    for (int round = 0; round < 30; round++) {
+        for (size_t at = 0; at < COUNT; at++) {
+            CHECK(pthread_create(&threads[at], NULL, read_once, (void *)at) == 0);
+        }
+        for (int at = 0; at < COUNT; at++) {
+            CHECK(pthread_join(threads[at], NULL) == 0);
+        }
+    }
+}
+
+
 static int results[2];
 
 // Renames `job` to a name of its own.
@@ -426,6 +560,13 @@ static void names(void) {
     FAILS(umount("/mnt/many"), EINVAL);
 }
 
+static long written(void) {
+    long sectors = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %*d %*d %*d %*d %*d %*d %ld", &sectors) == 1 && fclose(file) == 0);
+    return sectors;
+}
+
 // What the driver of the disk did for one descriptor, the others see (X6).
 static void device(void) {
     int fd = open("/dev/vda", O_RDWR);
@@ -445,7 +586,13 @@ static void device(void) {
     // The mount is refused while the disk is open, and opening to write while it is mounted.
     mkdir("/mnt", 0755);
     FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EBUSY);
-    CHECK(munmap(map, 2 * PAGE) == 0 && close(fd) == 0);
+    // Also while a mapping shows it that outlives its descriptor, and can be stored to.
+    CHECK(close(fd) == 0);
+    FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EBUSY);
+    long before = written();
+    memcpy(map + 200, "stored", 6);
+    sync();
+    CHECK(written() > before && munmap(map, 2 * PAGE) == 0);
     FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EINVAL);
     FAILS(mount("/dev/vda", "/mnt", "xfs", 0, ""), ENODEV);
     FAILS(mount("/dev/null", "/mnt", "ext2", 0, ""), ENOTBLK);
@@ -555,6 +702,13 @@ static void interrupts(void) {
     CHECK(nested() > 0);
 }
 
+// Says that it runs, and does not end soon.
+static void wait_for_signal(void) {
+    CHECK(write(1, "r", 1) == 1);
+    alarm(60);
+    pause();
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
@@ -566,6 +720,8 @@ int main(int count, char **words) {
         { "large", large },   { "owners", owners },       { "raced", raced },
         { "crowded", crowded }, { "claimed", claimed }, { "held", held },       { "durable", durable },
         { "stamped", stamped }, { "unwritable", unwritable },
+        { "busy", busy },       { "prepared", prepared }, { "mounts", mounts },   { "running", running },
+        { "slots", slots },     { "wait", wait_for_signal },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -136,6 +136,11 @@ pub fn mount(
     let _one_at_a_time = CHANGES.lock();
     // First: what is loaded has to be mounted.
     reserve()?;
+    // Another task may have mounted over the place, or removed it.
+    let at = &at.clone().covered();
+    if at.is_removed() {
+        return Err(Errno::ENOENT);
+    }
     let new = match disk {
         Some(disk) => {
             let fs = mounted::load(&disk, read_only)?;
@@ -188,15 +193,20 @@ pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
     if place.is_mount_point() {
         return Err(Errno::EBUSY);
     }
+    // The table, the caller and the directory below, or later this function, refer to the root.
+    let check = || match &found.disk {
+        Some(_) if Arc::strong_count(place) > 3 => Err(Errno::EBUSY),
+        None if !lazy => tmpfs::check_unused(place, 3),
+        _ => Ok(()),
+    };
+    // Other tasks do not see a call that fails so far.
+    check()?;
+    if let Some(fs) = &found.disk {
+        fs.prepare_unmount()?;
+    }
     // From here on no walk finds it.
     let root = below.take_mounted().ok_or(Errno::EINVAL)?;
-    // The table, the caller and this function refer to the root.
-    let outcome = match &found.disk {
-        Some(_) if Arc::strong_count(&root) > 3 => Err(Errno::EBUSY),
-        Some(fs) => fs.unmount(),
-        None if !lazy => tmpfs::check_unused(&root, 3),
-        None => Ok(()),
-    };
+    let outcome = check().and_then(|()| found.disk.as_ref().map_or(Ok(()), |fs| fs.unmount()));
     if outcome.is_err() {
         below.put_mounted(root);
         return outcome;

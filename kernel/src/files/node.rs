@@ -7,6 +7,7 @@ use core::any::Any;
 
 use linux_raw_sys::general as abi;
 
+use super::claim::Claims;
 use super::dentry::Dentry;
 use super::open::{File, Opening};
 use crate::errno::Errno;
@@ -263,6 +264,11 @@ pub trait Node: Any + Send + Sync {
     /// [`Errno::EIO`].
     fn sync(&self) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// How a regular file is in use.
+    fn claims(&self) -> Option<&Claims> {
+        None
     }
 
     /// The node as a directory.

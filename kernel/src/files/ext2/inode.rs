@@ -15,6 +15,7 @@ use super::core::{Core, now};
 use super::layout::*;
 use crate::device::disk::{self, Disk};
 use crate::errno::Errno;
+use crate::files::claim::Claims;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Change, Directory, FsInfo, Kind, Node, Target};
@@ -38,6 +39,7 @@ pub struct Inode {
     /// while contents are read or written, so that their blocks are not freed meanwhile.
     pub(super) io: SleepLock<BTreeSet<u64>>,
     body: Body,
+    claims: Claims,
     /// The places of a directory's entries that are in use.
     pub(super) places: Mutex<BTreeMap<Arc<[u8]>, Weak<Dentry>>>,
 }
@@ -58,6 +60,7 @@ impl Inode {
             nameless: AtomicBool::new(false),
             io: SleepLock::default(),
             body: Body::new(Contents::Stored(Stored::Inode { disk: fs.disk, number })),
+            claims: Claims::default(),
             places: Mutex::default(),
         }))
     }
@@ -103,7 +106,7 @@ impl Inode {
     /// Prepares a node without user to be forgotten: its contents are on the disk, or free if it has no name. One that is
     /// mapped stays as it is.
     pub(super) fn settle(&self) -> Result<(), Errno> {
-        if self.body.opened().is_some_and(|file| !file.is_unmapped()) {
+        if self.is_mapped() {
             return Ok(());
         }
         if self.is_nameless() {
@@ -113,7 +116,8 @@ impl Inode {
         if self.fs.read_only {
             return Ok(());
         }
-        // What a write that failed had allocated.
+        // What a write that failed had allocated. One that is under way needs it.
+        let Some(_no_write) = self.body.pause_writes() else { return Ok(()) };
         let mut unwritten = self.io.lock();
         if unwritten.is_empty() {
             return Ok(());
@@ -128,6 +132,15 @@ impl Inode {
             unwritten.remove(&block);
         }
         Ok(())
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.body.opened().is_some_and(|file| !file.is_unmapped())
+    }
+
+    /// Whether anything but the table of inodes and the caller uses it.
+    pub(super) fn is_used(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 2 || self.is_mapped()
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -232,6 +245,10 @@ impl Node for Inode {
     fn sync(&self) -> Result<(), Errno> {
         self.write_back()?;
         self.fs.flush()
+    }
+
+    fn claims(&self) -> Option<&Claims> {
+        (self.kind == Kind::Regular).then_some(&self.claims)
     }
 
     fn directory(&self) -> Result<&dyn Directory, Errno> {

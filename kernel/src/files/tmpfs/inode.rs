@@ -27,7 +27,7 @@ pub struct Inode {
     pub(super) meta: Mutex<Meta>,
     content: Content,
     /// How it is in use.
-    pub claims: Claims,
+    claims: Claims,
 }
 
 /// What changes of a node.
@@ -264,6 +264,10 @@ impl Node for Inode {
             Content::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn claims(&self) -> Option<&Claims> {
+        self.body().map(|_| &self.claims)
     }
 
     fn directory(&self) -> Result<&dyn Directory, Errno> {

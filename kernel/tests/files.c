@@ -27,6 +27,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -120,6 +121,22 @@ static int mounts(void)
         CHECK(errno == EPERM && unlink("mounted/hidden") == 0 && rmdir("mounted") == 0);
         return 0;
     }
+    /* What a mount says of its files holds, and shows. */
+    CHECK(umount("mounted") == 0 && mount("none", "mounted", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=750,uid=7,gid=8") == 0);
+    CHECK(stat("mounted", &after) == 0 && after.st_uid == 7 && after.st_gid == 8 && (after.st_mode & 0777) == 0750);
+    CHECK(statfs("mounted", &fs) == 0 && (fs.f_flags & 15) == (MS_NOSUID | MS_NODEV | MS_NOEXEC));
+    char *const words[] = {"program", NULL};
+    int program = fresh("mounted/program", O_RDWR);
+    CHECK(program >= 0 && fchmod(program, 0755) == 0 && ftruncate(program, PAGE) == 0);
+    FAILS(mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, program, 0), EPERM);
+    void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, program, 0);
+    CHECK(data != MAP_FAILED);
+    FAILS(mprotect(data, PAGE, PROT_READ | PROT_EXEC), EACCES);
+    CHECK(munmap(data, PAGE) == 0 && close(program) == 0);
+    FAILS(execve("mounted/program", words, words + 1), EACCES);
+    CHECK(mknod("mounted/null", S_IFCHR | 0666, makedev(1, 3)) == 0);
+    FAILS(open("mounted/null", O_RDWR), EACCES);
+    CHECK(umount("mounted") == 0 && mount("none", "mounted", "tmpfs", 0, "mode=700") == 0);
     CHECK(stat("mounted", &after) == 0 && after.st_dev != before.st_dev && (after.st_mode & 0777) == 0700);
     FAILS(access("mounted/hidden", F_OK), ENOENT);
     int fd = fresh("mounted/own", O_RDWR);

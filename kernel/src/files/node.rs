@@ -175,6 +175,8 @@ pub struct FsInfo {
     pub free: u64,
     /// How many nodes it has.
     pub nodes: u64,
+    /// How many of them are free.
+    pub free_nodes: u64,
     /// Its number, as in [`Attributes::fs`].
     pub fs: u64,
 }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::elf::{Elf, Mapped, PROGRAM_BASE};
@@ -12,6 +13,7 @@ use crate::errno::Errno;
 use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
 use crate::files::io::KernelSink;
+use crate::files::mounts;
 use crate::files::node::Kind;
 use crate::files::open::{File, Io, Mapping, Opening};
 use crate::files::walk::{Follow, Walk};
@@ -50,10 +52,10 @@ impl ProgramFile {
     /// Opens the one at a place that the path names.
     ///
     /// # Errors
-    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable, [`Errno::ETXTBSY`].
+    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable there, [`Errno::ETXTBSY`].
     pub fn at(place: Arc<Dentry>, path: &[u8]) -> Result<Self, Errno> {
         let attributes = place.node().attributes();
-        if attributes.kind != Kind::Regular {
+        if attributes.kind != Kind::Regular || mounts::has_flag(&place, abi::MS_NOEXEC) {
             return Err(Errno::EACCES);
         }
         check_file(EXECUTE, || attributes)?;

@@ -237,9 +237,30 @@ impl Core {
     pub fn has_blocks(&mut self, number: u32, kind: Kind) -> Result<bool, Errno> {
         Ok(match kind {
             Kind::Regular | Kind::Directory => true,
-            Kind::Symlink => u32_at(self.inode(number)?, inode::SECTORS) != 0,
+            Kind::Symlink => {
+                let each = (self.geometry.block_bytes / SECTOR) as u32;
+                let inode = self.inode(number)?;
+                let of_attributes = if u32_at(inode, inode::ATTRIBUTES) != 0 { each } else { 0 };
+                u32_at(inode, inode::SECTORS) > of_attributes
+            }
             _ => false,
         })
+    }
+
+    /// Frees the block of an inode's extended attributes, which other inodes may have too.
+    pub fn free_attributes(&mut self, number: u32) -> Result<(), Errno> {
+        let block = u32_at(self.inode(number)?, inode::ATTRIBUTES);
+        if block == 0 {
+            return Ok(());
+        }
+        put_u32(self.inode_mut(number)?, inode::ATTRIBUTES, 0);
+        match u32_at(self.buffers.read(block)?, ATTRIBUTE_USERS) {
+            0 | 1 => self.free_block(block),
+            users => {
+                put_u32(self.buffers.write(block)?, ATTRIBUTE_USERS, users - 1);
+                Ok(())
+            }
+        }
     }
 
     /// Frees the blocks of a file from this one on.

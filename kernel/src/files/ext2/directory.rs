@@ -72,7 +72,9 @@ impl Inode {
                 core.make_directory(number, self.number)?;
             }
             NewKind::Other(Kind::CharDevice(device) | Kind::BlockDevice(device)) => {
-                put_u32(core.inode_mut(number)?, inode::BLOCKS, *device as u32 & 0xffff);
+                // Numbers of more than 16 bits stand in the second place.
+                let place = if *device <= 0xffff { inode::BLOCKS } else { inode::BLOCKS + 4 };
+                put_u32(core.inode_mut(number)?, place, *device as u32);
             }
             NewKind::Other(_) => {}
         }

@@ -47,9 +47,12 @@ pub struct Inode {
 impl Inode {
     pub(super) fn load(fs: &Arc<Ext2>, core: &mut Core, number: u32) -> Result<Arc<Self>, Errno> {
         let bytes = core.inode(number)?;
-        let device = u32_at(bytes, inode::BLOCKS);
-        let device = special::number(u64::from(device >> 8 & 0xff), u64::from(device & 0xff));
-        let kind = Kind::of_mode(u16_at(bytes, inode::MODE).into(), device).ok_or(Errno::EIO)?;
+        // A number of 16 bits, or else one of 32 bits.
+        let device = match u32_at(bytes, inode::BLOCKS) & 0xffff {
+            0 => u32_at(bytes, inode::BLOCKS + 4),
+            short => short,
+        };
+        let kind = Kind::of_mode(u16_at(bytes, inode::MODE).into(), device.into()).ok_or(Errno::EIO)?;
         let high = if kind == Kind::Regular { u64::from(u32_at(bytes, inode::SIZE_HIGH)) } else { 0 };
         let size = high << 32 | u64::from(u32_at(bytes, inode::SIZE));
         Ok(Arc::new(Self {
@@ -157,6 +160,7 @@ impl Inode {
         if core.has_blocks(self.number, self.kind)? {
             core.cut(self.number, 0)?;
         }
+        core.free_attributes(self.number)?;
         // The number may be used again from here on.
         let known = self.fs.inodes.lock().remove(&self.number);
         core.free_inode(self.number, self.kind == Kind::Directory)?;
@@ -260,13 +264,12 @@ impl Node for Inode {
             return Err(Errno::EINVAL);
         }
         let mut core = self.fs.core.lock();
-        let bytes = core.inode(self.number)?;
-        let (size, sectors) = (u32_at(bytes, inode::SIZE) as usize, u32_at(bytes, inode::SECTORS));
-        let text = if sectors == 0 {
-            &bytes[inode::BLOCKS..inode::BLOCKS_END]
-        } else {
+        let size = u32_at(core.inode(self.number)?, inode::SIZE) as usize;
+        let text = if core.has_blocks(self.number, self.kind)? {
             let block = core.block_of(self.number, 0, None)?.ok_or(Errno::EIO)?;
             core.buffers.read(block)?
+        } else {
+            &core.inode(self.number)?[inode::BLOCKS..inode::BLOCKS_END]
         };
         Ok(Target::Path(text.get(..size).ok_or(Errno::EIO)?.to_vec()))
     }

@@ -120,14 +120,14 @@ impl Ext2 {
         let mut core = self.core.lock();
         let mut field = |at| core.superblock_field(at).map_or(0, u64::from);
         let pages = |blocks: u64| blocks * self.geometry.block_bytes as u64 / FRAME_SIZE;
-        let (blocks, free, nodes) =
-            (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS), field(superblock::INODES));
+        let (blocks, free) = (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS));
         FsInfo {
             magic: layout::MAGIC.into(),
             page: FRAME_SIZE,
             blocks: pages(blocks),
             free: pages(free),
-            nodes,
+            nodes: field(superblock::INODES),
+            free_nodes: field(superblock::FREE_INODES),
             fs: self.number(),
         }
     }

@@ -9,6 +9,7 @@ use super::current;
 use crate::errno::Errno;
 use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
+use crate::files::mounts;
 use crate::files::node::{Kind, New, NewKind, Node};
 use crate::files::open::{File, Io, OpenFile, Opening};
 use crate::files::walk::{Follow, Found, Walk};
@@ -142,6 +143,9 @@ impl Call<'_> {
         match kind {
             Kind::Symlink => return Err(Errno::ELOOP),
             Kind::Directory if writes || request.has(abi::O_CREAT) => return Err(Errno::EISDIR),
+            Kind::CharDevice(_) | Kind::BlockDevice(_) if mounts::has_flag(&place, abi::MS_NODEV) => {
+                return Err(Errno::EACCES);
+            }
             _ => {}
         }
         if !created {

@@ -702,6 +702,14 @@ static void interrupts(void) {
     CHECK(nested() > 0);
 }
 
+// What a file system that is mounted to be read says of itself.
+static void readonly(void) {
+    struct statfs fs;
+    CHECK(statfs("/mnt", &fs) == 0 && fs.f_flags & MS_RDONLY && fs.f_ffree > 0 && fs.f_ffree < fs.f_files);
+    FAILS(access("/mnt", W_OK), EROFS);
+    CHECK(access("/mnt", R_OK | X_OK) == 0 && statfs("/tmp", &fs) == 0 && !(fs.f_flags & MS_RDONLY));
+}
+
 // Says that it runs, and does not end soon.
 static void wait_for_signal(void) {
     CHECK(write(1, "r", 1) == 1);
@@ -721,7 +729,7 @@ int main(int count, char **words) {
         { "crowded", crowded }, { "claimed", claimed }, { "held", held },       { "durable", durable },
         { "stamped", stamped }, { "unwritable", unwritable },
         { "busy", busy },       { "prepared", prepared }, { "mounts", mounts },   { "running", running },
-        { "slots", slots },     { "wait", wait_for_signal },
+        { "slots", slots },     { "wait", wait_for_signal }, { "readonly", readonly },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -197,7 +197,7 @@ impl Ext2 {
         if self.all_inodes().any(|inode| inode.number != ROOT && inode.is_used()) {
             return Err(Errno::EBUSY);
         }
-        self.sync()
+        self.collect(false).and(self.sync())
     }
 
     /// Writes everything and forgets it. All but the root's inode must be unused.
@@ -205,11 +205,8 @@ impl Ext2 {
     /// # Errors
     /// [`Errno::EBUSY`]: a file is in use; [`Errno::EIO`].
     pub fn unmount(&self) -> Result<(), Errno> {
-        // A file that cannot be written keeps neither other files nor their names from the disk.
-        let written = self.sync().and(self.collect(true));
-        if written.is_err() {
-            return self.flush().and(written);
-        }
+        // Both: a file that cannot be written keeps neither other files nor their names from the disk.
+        self.collect(true).and(self.sync())?;
         if self.inodes.lock().len() > 1 {
             return Err(Errno::EBUSY);
         }

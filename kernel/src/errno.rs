@@ -147,6 +147,8 @@ errnos! {
     EALREADY = 114,
     /// It is under way.
     EINPROGRESS = 115,
+    /// A name leads to something else by now.
+    ESTALE = 116,
 }
 
 impl Errno {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <linux/fs.h>
 
@@ -128,6 +131,80 @@ static void nameless(void) {
     CHECK(free_blocks() >= before - 1);
 }
 
+// While a removed file is mapped, other removed ones still give way, and a full disk is a full one.
+static void held(void) {
+    int fd = make("/mnt/held", PAGE, 'h'), full = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+    CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+    CHECK(close(fd) == 0 && unlink("/mnt/held") == 0 && close(make("/mnt/gone", 20 * PAGE, 'g')) == 0);
+    for (int round = 0; round < 2; round++) {
+        ssize_t count;
+        while ((count = write(full, page, PAGE)) == PAGE) {
+        }
+        CHECK(count == -1 && errno == ENOSPC);
+        if (round == 0) {
+            CHECK(unlink("/mnt/gone") == 0 && write(full, page, PAGE) == PAGE);
+        }
+    }
+    CHECK(unlink("/mnt/full") == 0 && close(full) == 0);
+}
+
+static long flushes(void) {
+    long count = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld", &count) == 1);
+    CHECK(fclose(file) == 0);
+    return count;
+}
+
+// What says that something is on the disk has written it, and told the disk to keep it.
+static void durable(void) {
+    int directory = open("/mnt", O_RDONLY | O_DIRECTORY), fd = make("/mnt/durable", 0, 0);
+    long before = flushes();
+    CHECK(rename("/mnt/durable", "/mnt/kept") == 0 && fsync(directory) == 0 && flushes() > before);
+    before = flushes();
+    CHECK(write(fd, "x", 1) == 1 && flushes() == before);
+    struct iovec part = { "x", 1 };
+    CHECK(pwritev2(fd, &part, 1, 0, RWF_DSYNC) == 1 && flushes() > before);
+    CHECK(close(fd) == 0 && (fd = open("/mnt/kept", O_RDWR | O_DSYNC)) >= 0);
+    before = flushes();
+    CHECK(pwrite(fd, "x", 1, 5) == 1 && flushes() > before);
+    before = flushes();
+    CHECK(write(fd, "x", 1) == 1 && flushes() > before && ftruncate(fd, 10 * PAGE) == 0);
+    char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 9 * PAGE);
+    CHECK(map != MAP_FAILED);
+    map[0] = 'm';
+    before = flushes();
+    CHECK(msync(map, PAGE, MS_SYNC) == 0 && flushes() > before);
+    before = flushes();
+    CHECK(msync(page - (size_t)page % PAGE, PAGE, MS_SYNC) == 0 && flushes() == before);
+    CHECK(munmap(map, PAGE) == 0 && close(fd) == 0 && close(directory) == 0 && unlink("/mnt/kept") == 0);
+}
+
+// A file that is cut to the size it has counts as written.
+static void stamped(void) {
+    struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+    struct stat stat;
+    int fd = make("/mnt/stamp", 0, 0);
+    CHECK(close(fd) == 0 && utimensat(AT_FDCWD, "/mnt/stamp", times, 0) == 0);
+    CHECK((fd = open("/mnt/stamp", O_WRONLY | O_TRUNC)) >= 0 && fstat(fd, &stat) == 0 && stat.st_mtime > 1000);
+    CHECK(futimens(fd, times) == 0 && ftruncate(fd, 0) == 0 && fstat(fd, &stat) == 0 && stat.st_mtime > 1000);
+    CHECK(close(fd) == 0 && unlink("/mnt/stamp") == 0);
+}
+
+// Leaves a page behind that cannot be written: it was stored to a hole, and the disk is full.
+static void unwritable(void) {
+    int fd = make("/mnt/hole", 0, 0), full = open("/mnt/full", O_RDWR | O_CREAT, 0644);
+    CHECK(ftruncate(fd, 100 * PAGE) == 0);
+    while (write(full, page, PAGE) == PAGE) {
+    }
+    char *map = mmap(NULL, 100 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int at = 0; at < 100; at++) {
+        map[at * PAGE] = 'x';
+    }
+    FAILS(msync(map, 100 * PAGE, MS_SYNC), EIO);
+}
+
 static volatile int is_done;
 
 static void *make_often(void *unused) {
@@ -176,6 +253,24 @@ static void deleted(void) {
         }
     }
     CHECK(unlink("/mnt/grows") == 0);
+}
+
+// A link that finds no room leaves nothing behind, whatever block its path would be the number of.
+static void crowded(void) {
+    int fd = open("/mnt/full", O_RDWR | O_CREAT, 0644), count[2] = { 0, 0 };
+    static char chunk[64 * 1024];
+    CHECK(fd >= 0 && mkdir("/mnt/crowded", 0755) == 0 && chdir("/mnt/crowded") == 0);
+    while (write(fd, chunk, sizeof chunk) > 0) {
+    }
+    char name[300];
+    for (int kind = 0; kind < 2; kind++) {
+        for (errno = 0; errno == 0; count[kind] += errno == 0) {
+            snprintf(name, sizeof name, "%d%0200d", kind, count[kind]);
+            symlink(kind ? "a longer target" : "a", name);
+        }
+        CHECK(errno == ENOSPC && access(name, F_OK) == -1 && errno == ENOENT);
+    }
+    CHECK(chdir("/") == 0 && unlink("/mnt/full") == 0 && close(fd) == 0);
 }
 
 // A size that no file can have.
@@ -240,6 +335,187 @@ static void raced(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static pthread_barrier_t barrier;
+
+static void *open_often(void *unused) {
+    while (!is_done) {
+        int fd = open("/mnt/existing", O_RDONLY);
+        CHECK(fd >= 0 && close(fd) == 0);
+    }
+    return unused;
+}
+
+// A file system that is busy stays where it is, also for a moment.
+static void busy(void) {
+    pthread_t thread;
+    int fd = make("/mnt/busy", 2 * MIB, 'b');
+    char *map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && close(fd) == 0 && close(make("/mnt/existing", 1, 'e')) == 0);
+    CHECK(pthread_create(&thread, NULL, open_often, NULL) == 0);
+    for (int round = 0; round < 20; round++) {
+        FAILS(umount("/mnt"), EBUSY);
+        usleep(1000);
+    }
+    CHECK(chdir("/mnt") == 0);
+    FAILS(umount("/mnt"), EBUSY);
+    is_done = 1;
+    CHECK(pthread_join(thread, NULL) == 0 && chdir("/") == 0 && munmap(map, PAGE) == 0);
+    CHECK(unlink("/mnt/busy") == 0 && unlink("/mnt/existing") == 0);
+}
+
+static void *make_inodes_known(void *unused) {
+    char name[40];
+    for (int round = 0; !is_done; round++) {
+        for (int at = 0; at < 300; at++) {
+            snprintf(name, sizeof name, "/mnt/known/%d", at);
+            if (at % 16 == 0) {
+                CHECK(close(make(name, PAGE, round)) == 0);
+            }
+            CHECK(access(name, F_OK) == 0);
+        }
+        CHECK(close(make("/mnt/known/new", 0, 0)) == 0 && unlink("/mnt/known/new") == 0);
+    }
+    return unused;
+}
+
+// A file that is written keeps the blocks that the write has allocated, while unused inodes are forgotten.
+static void prepared(void) {
+    pthread_t thread;
+    static char chunk[64 * 1024];
+    char name[40];
+    CHECK(mkdir("/mnt/known", 0755) == 0);
+    for (int at = 0; at < 300; at++) {
+        snprintf(name, sizeof name, "/mnt/known/%d", at);
+        CHECK(close(make(name, 0, 0)) == 0);
+    }
+    CHECK(close(make("/mnt/prepared", 0, 0)) == 0 && pthread_create(&thread, NULL, make_inodes_known, NULL) == 0);
+    for (int round = 0; round < 200; round++) {
+        struct stat stat;
+        int fd = open("/mnt/prepared", O_RDWR);
+        CHECK(fd >= 0 && write(fd, chunk, sizeof chunk) == sizeof chunk && fstat(fd, &stat) == 0);
+        CHECK(stat.st_blocks >= (long)sizeof chunk / 512 && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    }
+    is_done = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *mount_disk(void *unused) {
+    CHECK(mount("/dev/vda", "/mnt", "ext2", 0, "") == 0);
+    return unused;
+}
+
+// Of two file systems that are mounted over a directory at once, the later one covers the other.
+static void mounts(void) {
+    pthread_t thread;
+    CHECK(umount("/mnt") == 0);
+    for (int round = 0; round < 20; round++) {
+        CHECK(pthread_create(&thread, NULL, mount_disk, NULL) == 0);
+        CHECK(mount("none", "/mnt", "tmpfs", 0, "") == 0 && pthread_join(thread, NULL) == 0);
+        CHECK(umount("/mnt") == 0 && umount("/mnt") == 0);
+    }
+    // A directory that is gone is not covered.
+    CHECK(mkdir("/tmp/gone", 0755) == 0);
+    int gone = open("/tmp/gone", O_RDONLY | O_DIRECTORY);
+    CHECK(gone >= 0 && rmdir("/tmp/gone") == 0 && fchdir(gone) == 0);
+    FAILS(mount("none", ".", "tmpfs", 0, ""), ENOENT);
+    CHECK(chdir("/") == 0 && close(gone) == 0 && mount("/dev/vda", "/mnt", "ext2", 0, "") == 0);
+}
+
+// A program that runs cannot be written, and one that is written cannot be run.
+static void running(void) {
+    static char program[4 * MIB];
+    char *const words[] = { "disk", "wait", NULL }, *const none[] = { NULL };
+    int from = open("/bin/disk", O_RDONLY), fd = open("/mnt/disk", O_WRONLY | O_CREAT, 0755), status;
+    ssize_t bytes = read(from, program, sizeof program);
+    CHECK(bytes > 0 && write(fd, program, bytes) == bytes);
+    FAILS(execve("/mnt/disk", words, none), ETXTBSY);
+    CHECK(close(fd) == 0 && close(from) == 0);
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ready[1], 1);
+        exit(execve("/mnt/disk", words, none));
+    }
+    CHECK(read(ready[0], program, 1) == 1);
+    FAILS(open("/mnt/disk", O_WRONLY), ETXTBSY);
+    FAILS(truncate("/mnt/disk", 0), ETXTBSY);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+    CHECK((fd = open("/mnt/disk", O_WRONLY)) >= 0 && close(fd) == 0 && unlink("/mnt/disk") == 0);
+}
+
+static void *read_once(void *at) {
+    char byte;
+    int fd = open("/dev/vda", O_RDONLY);
+    pthread_barrier_wait(&barrier);
+    CHECK(pread(fd, &byte, 1, (off_t)(size_t)at * 37 * PAGE) == 1 && close(fd) == 0);
+    return at;
+}
+
+// More tasks than the queue of the disk has slots: each gets one, also when no other request follows.
+static void slots(void) {
+    enum { COUNT = 40 };
+    pthread_t threads[COUNT];
+    CHECK(pthread_barrier_init(&barrier, NULL, COUNT) == 0);
+    for (int round = 0; round < 30; round++) {
+        for (size_t at = 0; at < COUNT; at++) {
+            CHECK(pthread_create(&threads[at], NULL, read_once, (void *)at) == 0);
+        }
+        for (int at = 0; at < COUNT; at++) {
+            CHECK(pthread_join(threads[at], NULL) == 0);
+        }
+    }
+}
+
+
+static int results[2];
+
+// Renames `job` to a name of its own.
+static void *claim(void *name) {
+    for (int round = 0; round < 1000; round++) {
+        pthread_barrier_wait(&barrier);
+        int *result = &results[((char *)name)[4] - '0'];
+        *result = rename("job", name);
+        CHECK(*result == 0 || errno == ENOENT);
+        pthread_barrier_wait(&barrier);
+    }
+    return name;
+}
+
+static void *remove_job(void *unused) {
+    for (int round = 0; round < 1000; round++) {
+        pthread_barrier_wait(&barrier);
+        results[1] = unlink("job");
+        CHECK(results[1] == 0 || errno == ENOENT);
+        pthread_barrier_wait(&barrier);
+    }
+    return unused;
+}
+
+// Of two tasks that rename a name, or remove it, at once, one finds it. The other one does not get its new name.
+static void claimed(void) {
+    const char *const directories[] = { "/tmp/claimed", "/mnt/claimed" };
+    CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    for (int at = 0; at < 4; at++) {
+        pthread_t thread;
+        mkdir(directories[at / 2], 0755);
+        CHECK(chdir(directories[at / 2]) == 0);
+        CHECK(pthread_create(&thread, NULL, at % 2 ? remove_job : claim, "job.1") == 0);
+        for (int round = 0; round < 1000; round++) {
+            CHECK(close(make("job", 0, 0)) == 0);
+            pthread_barrier_wait(&barrier);
+            results[0] = rename("job", "job.0");
+            CHECK(results[0] == 0 || errno == ENOENT);
+            pthread_barrier_wait(&barrier);
+            CHECK((results[0] == 0) + (results[1] == 0) == 1);
+            CHECK(unlink("job.0") == results[0]);
+            CHECK(at % 2 || unlink("job.1") == results[1]);
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    CHECK(chdir("/") == 0);
+}
+
 static void names(void) {
     CHECK(mkdir("/mnt/a", 0755) == 0 && mkdir("/mnt/a/b", 0700) == 0 && mkdir("/mnt/c", 0755) == 0);
     close(make("/mnt/a/file", 10, 'n'));
@@ -284,6 +560,13 @@ static void names(void) {
     FAILS(umount("/mnt/many"), EINVAL);
 }
 
+static long written(void) {
+    long sectors = -1;
+    FILE *file = fopen("/proc/diskstats", "r");
+    CHECK(file && fscanf(file, "%*d %*d vda %*d %*d %*d %*d %*d %*d %ld", &sectors) == 1 && fclose(file) == 0);
+    return sectors;
+}
+
 // What the driver of the disk did for one descriptor, the others see (X6).
 static void device(void) {
     int fd = open("/dev/vda", O_RDWR);
@@ -303,7 +586,13 @@ static void device(void) {
     // The mount is refused while the disk is open, and opening to write while it is mounted.
     mkdir("/mnt", 0755);
     FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EBUSY);
-    CHECK(munmap(map, 2 * PAGE) == 0 && close(fd) == 0);
+    // Also while a mapping shows it that outlives its descriptor, and can be stored to.
+    CHECK(close(fd) == 0);
+    FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EBUSY);
+    long before = written();
+    memcpy(map + 200, "stored", 6);
+    sync();
+    CHECK(written() > before && munmap(map, 2 * PAGE) == 0);
     FAILS(mount("/dev/vda", "/mnt", "ext2", 0, ""), EINVAL);
     FAILS(mount("/dev/vda", "/mnt", "xfs", 0, ""), ENODEV);
     FAILS(mount("/dev/null", "/mnt", "ext2", 0, ""), ENOTBLK);
@@ -413,6 +702,21 @@ static void interrupts(void) {
     CHECK(nested() > 0);
 }
 
+// What a file system that is mounted to be read says of itself.
+static void readonly(void) {
+    struct statfs fs;
+    CHECK(statfs("/mnt", &fs) == 0 && fs.f_flags & MS_RDONLY && fs.f_ffree > 0 && fs.f_ffree < fs.f_files);
+    FAILS(access("/mnt", W_OK), EROFS);
+    CHECK(access("/mnt", R_OK | X_OK) == 0 && statfs("/tmp", &fs) == 0 && !(fs.f_flags & MS_RDONLY));
+}
+
+// Says that it runs, and does not end soon.
+static void wait_for_signal(void) {
+    CHECK(write(1, "r", 1) == 1);
+    alarm(60);
+    pause();
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
@@ -422,6 +726,10 @@ int main(int count, char **words) {
         { "names", names },   { "device", device },       { "broken", broken }, { "interrupts", interrupts },
         { "pressure", pressure }, { "ahead", ahead },     { "locks", locks },   { "deleted", deleted },
         { "large", large },   { "owners", owners },       { "raced", raced },
+        { "crowded", crowded }, { "claimed", claimed }, { "held", held },       { "durable", durable },
+        { "stamped", stamped }, { "unwritable", unwritable },
+        { "busy", busy },       { "prepared", prepared }, { "mounts", mounts },   { "running", running },
+        { "slots", slots },     { "wait", wait_for_signal }, { "readonly", readonly },
     };
     for (int word = 1; word < count; word++) {
         int found = 0;

@@ -28,6 +28,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -121,6 +122,22 @@ static int mounts(void)
         CHECK(errno == EPERM && unlink("mounted/hidden") == 0 && rmdir("mounted") == 0);
         return 0;
     }
+    /* What a mount says of its files holds, and shows. */
+    CHECK(umount("mounted") == 0 && mount("none", "mounted", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=750,uid=7,gid=8") == 0);
+    CHECK(stat("mounted", &after) == 0 && after.st_uid == 7 && after.st_gid == 8 && (after.st_mode & 0777) == 0750);
+    CHECK(statfs("mounted", &fs) == 0 && (fs.f_flags & 15) == (MS_NOSUID | MS_NODEV | MS_NOEXEC));
+    char *const words[] = {"program", NULL};
+    int program = fresh("mounted/program", O_RDWR);
+    CHECK(program >= 0 && fchmod(program, 0755) == 0 && ftruncate(program, PAGE) == 0);
+    FAILS(mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, program, 0), EPERM);
+    void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, program, 0);
+    CHECK(data != MAP_FAILED);
+    FAILS(mprotect(data, PAGE, PROT_READ | PROT_EXEC), EACCES);
+    CHECK(munmap(data, PAGE) == 0 && close(program) == 0);
+    FAILS(execve("mounted/program", words, words + 1), EACCES);
+    CHECK(mknod("mounted/null", S_IFCHR | 0666, makedev(1, 3)) == 0);
+    FAILS(open("mounted/null", O_RDWR), EACCES);
+    CHECK(umount("mounted") == 0 && mount("none", "mounted", "tmpfs", 0, "mode=700") == 0);
     CHECK(stat("mounted", &after) == 0 && after.st_dev != before.st_dev && (after.st_mode & 0777) == 0700);
     FAILS(access("mounted/hidden", F_OK), ENOENT);
     int fd = fresh("mounted/own", O_RDWR);
@@ -342,6 +359,14 @@ static int names(void)
     FAILS(access("file", 8), EINVAL);
     FAILS(unlink("dir"), EISDIR);
     FAILS(rmdir("dir"), ENOTEMPTY);
+    /* What makes, removes or moves a name does not follow a link there, also before a slash. */
+    CHECK(mkdir("plain", 0755) == 0 && symlink("plain/", "toplain") == 0 && symlink("made", "dangling") == 0);
+    FAILS(rmdir("toplain/"), ENOTDIR);
+    FAILS(unlink("toplain/"), ENOTDIR);
+    FAILS(rename("toplain/", "moved"), ENOTDIR);
+    FAILS(rename("dir", "toplain/"), ENOTDIR);
+    FAILS(mkdir("dangling/", 0755), EEXIST);
+    CHECK(rmdir("plain") == 0 && unlink("toplain") == 0 && unlink("dangling") == 0);
     /* Hard links. */
     CHECK(link("file", "second") == 0 && lstat("second", &stat) == 0 && stat.st_nlink == 2);
     CHECK(lstat("file", &other) == 0 && stat.st_ino == other.st_ino);
@@ -384,6 +409,15 @@ static int unnamed(void)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     CHECK(linkat(AT_FDCWD, path, AT_FDCWD, "named", AT_SYMLINK_FOLLOW) == 0);
     CHECK(close(fd) == 0 && lstat("named", &stat) == 0 && stat.st_size == 1 && unlink("named") == 0);
+    /* A link that fails leaves the file the name that it may get. */
+    fd = open(".", O_TMPFILE | O_RDWR, 0600);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    CHECK(mkdir("gone", 0755) == 0);
+    int gone = open("gone", O_RDONLY | O_DIRECTORY);
+    CHECK(gone >= 0 && rmdir("gone") == 0);
+    FAILS(linkat(AT_FDCWD, path, gone, "named", AT_SYMLINK_FOLLOW), ENOENT);
+    CHECK(linkat(AT_FDCWD, path, AT_FDCWD, "named", AT_SYMLINK_FOLLOW) == 0);
+    CHECK(close(gone) == 0 && close(fd) == 0 && unlink("named") == 0);
     FAILS(open(".", O_TMPFILE | O_RDONLY, 0600), EINVAL);
     fd = open(".", O_TMPFILE | O_RDWR | O_EXCL, 0600);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -481,6 +515,43 @@ static int descriptors(void)
         ;
     CHECK(errno == EMFILE && last > 500 && syscall(SYS_close_range, fd + 1, last, 0) == 0);
     return close(fd) || unlink("descriptors");
+}
+
+/* A lock that changes its type gives the old one up first: two that change to exclusive get it one after the other. */
+static int upgrades(void)
+{
+    int shared[2], status;
+    char byte = 0;
+    pid_t children[2];
+    CHECK(close(fresh("upgrades", O_RDWR)) == 0 && pipe(shared) == 0);
+    for (int at = 0; at < 2; at++) {
+        children[at] = fork();
+        if (children[at] == 0) {
+            int fd = open("upgrades", O_RDWR);
+            alarm(20);
+            if (flock(fd, LOCK_SH) || write(shared[1], &byte, 1) != 1 || flock(fd, LOCK_SH))
+                _exit(1);
+            usleep(300000);
+            _exit(flock(fd, LOCK_EX) || flock(fd, LOCK_UN) ? 2 : 0);
+        }
+    }
+    for (int at = 0; at < 2; at++)
+        CHECK(waitpid(children[at], &status, 0) == children[at] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return close(shared[0]) || close(shared[1]) || unlink("upgrades");
+}
+
+/* A process keeps its locks when it asks for descriptors of its own, and has them already. */
+static int unshared(void)
+{
+    int fd = fresh("unshared", O_RDWR), status;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    CHECK(fcntl(fd, F_SETLK, &lock) == 0);
+    CHECK(syscall(SYS_close_range, 200, ~0U, CLOSE_RANGE_UNSHARE) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(fcntl(fd, F_GETLK, &lock) || lock.l_type != F_WRLCK);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return close(fd) || unlink("unshared");
 }
 
 static int locks(void)
@@ -769,7 +840,8 @@ static const struct {
 } CASES[] = {
     {"mapped", mapped}, {"rewritten", rewritten}, {"positions", positions}, {"append", append}, {"holes", holes},
     {"names", names}, {"unnamed", unnamed}, {"directory", directory}, {"attributes", attributes},
-    {"descriptors", descriptors}, {"locks", locks}, {"pipes", pipes}, {"waits", waits}, {"copies", copies},
+    {"descriptors", descriptors}, {"locks", locks},
+    {"upgrades", upgrades}, {"unshared", unshared}, {"pipes", pipes}, {"waits", waits}, {"copies", copies},
     {"devices", devices}, {"hostile", hostile}, {"running", running}, {"mounts", mounts}, {"numbers", numbers}, {"users", users},
 };
 

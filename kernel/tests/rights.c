@@ -364,10 +364,53 @@ static void groups(void)
     CHECK(rmdir("shared/below") == 0 && rmdir("shared") == 0);
 }
 
+/* A user that changes a program takes the bits with which it runs as its owner. */
+static void rewritten(void)
+{
+    for (int way = 0; way < 3; way++) {
+        CHECK(close(fresh("rewritten", way == 2 ? 06767 : 06777)) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            become_user();
+            if (way == 1) {
+                CHECK(truncate("rewritten", 5) == 0);
+                _exit(0);
+            }
+            int file = open("rewritten", O_WRONLY);
+            CHECK(file >= 0 && write(file, "x", 1) == 1);
+            _exit(0);
+        }
+        CHECK(exits_with(child, 0) && (stat_of("rewritten").st_mode & 07777) == (way == 2 ? 0767 : 0777));
+    }
+    /* Root keeps them; a new owner takes set-group-ID of programs alone. */
+    int file = fresh("rewritten", 06705);
+    CHECK(write(file, "x", 1) == 1 && (stat_of("rewritten").st_mode & 07777) == 06705);
+    CHECK(fchown(file, 5, 5) == 0 && (stat_of("rewritten").st_mode & 07777) == 02705 && close(file) == 0);
+    CHECK(unlink("rewritten") == 0);
+}
+
+/* A directory that its user may not write does not move to another one: its `..` would change. */
+static void moves(void)
+{
+    CHECK(mkdir("from", 0777) == 0 && chmod("from", 0777) == 0 && mkdir("to", 0777) == 0 && chmod("to", 0777) == 0);
+    CHECK(mkdir("from/moved", 0755) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        become_user();
+        FAILS(rename("from/moved", "to/moved"), EACCES);
+        CHECK(mkdir("to/own", 0755) == 0);
+        FAILS(syscall(SYS_renameat2, AT_FDCWD, "to/own", AT_FDCWD, "from/moved", 2), EACCES);
+        CHECK(rename("from/moved", "from/here") == 0 && rename("to/own", "from/own") == 0 && rmdir("from/own") == 0);
+        _exit(0);
+    }
+    CHECK(exits_with(child, 0) && rmdir("from/here") == 0 && rmdir("from") == 0 && rmdir("to") == 0);
+}
+
 static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
     {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},         {"layouts", layouts},
     {"siblings", siblings}, {"guarded", guarded}, {"frames", frames}, {"ports", ports},
+    {"rewritten", rewritten}, {"moves", moves},
 };
 
 int main(int count, char **arguments)

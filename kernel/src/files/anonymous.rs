@@ -47,7 +47,7 @@ pub fn attributes(number: u64, kind: Kind) -> Attributes {
 
 /// What `statfs` shows of their file system.
 pub fn fs_info() -> FsInfo {
-    FsInfo { magic: MAGIC, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, fs: FS }
+    FsInfo { magic: MAGIC, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, free_nodes: 0, fs: FS }
 }
 
 struct AnonymousNode {

@@ -4,14 +4,14 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use super::node::Node;
-use super::tmpfs::Inode;
 use crate::errno::Errno;
 
 /// How many write a file, or as a negative number how many run it.
 #[derive(Default)]
 pub struct Claims(AtomicI32);
 
-/// A claim on a node until this is dropped. Nodes that are no regular files take all.
+/// A claim on a node until this is dropped. Nodes without claims take all: those that are no regular files of a file
+/// system in memory or on a disk.
 pub struct Claim {
     node: Arc<dyn Node>,
     step: i32,
@@ -36,8 +36,8 @@ impl Claim {
 
     fn take(node: &Arc<dyn Node>, step: i32) -> Result<Self, Errno> {
         let add = |count: i32| (count.signum() * step >= 0).then_some(count + step);
-        if let Some(inode) = Inode::of(node) {
-            let taken = inode.claims.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        if let Some(claims) = node.claims() {
+            let taken = claims.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
             taken.map_err(|_| Errno::ETXTBSY)?;
         }
         Ok(Self { node: node.clone(), step })
@@ -52,8 +52,8 @@ impl Clone for Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if let Some(inode) = Inode::of(&self.node) {
-            inode.claims.0.fetch_sub(self.step, Ordering::AcqRel);
+        if let Some(claims) = self.node.claims() {
+            claims.0.fetch_sub(self.step, Ordering::AcqRel);
         }
     }
 }

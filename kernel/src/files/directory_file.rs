@@ -33,4 +33,8 @@ impl File for DirectoryFile {
         drop(old);
         Ok(entries)
     }
+
+    fn sync(&self) -> Result<(), Errno> {
+        self.place.node().sync()
+    }
 }

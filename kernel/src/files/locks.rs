@@ -109,6 +109,12 @@ pub fn acquire(file: &OpenFile, lock: Lock, waits: bool) -> Result<(), Errno> {
     if waits { RELEASED.wait_until(attempt)? } else { attempt().ok_or(Errno::EAGAIN)? }
 }
 
+/// Gives up the lock that its owner has of the other type, shared or exclusive. `flock(2)` does so before it waits:
+/// otherwise two owners that both change from shared to exclusive would wait for each other.
+pub fn release_other_type(file: &OpenFile, lock: &Lock) {
+    release_where(key(file), |held| held.is_alike(lock) && held.exclusive != lock.exclusive);
+}
+
 /// Gives up what the lock's owner has locked of its range.
 ///
 /// # Errors
@@ -177,11 +183,14 @@ fn release_owner(file: &OpenFile, owner: Owner) {
     if LOCKS.lock().is_empty() {
         return;
     }
-    let key = key(file);
+    release_where(key(file), |lock| lock.owner == owner);
+}
+
+fn release_where(key: NodeKey, is_gone: impl Fn(&Lock) -> bool) {
     let mut locks = LOCKS.lock();
     let Some(held) = locks.get_mut(&key) else { return };
     let before = held.len();
-    held.retain(|lock| lock.owner != owner);
+    held.retain(|lock| !is_gone(lock));
     let freed = held.len() < before;
     if held.is_empty() {
         locks.remove(&key);

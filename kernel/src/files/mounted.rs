@@ -33,9 +33,10 @@ pub fn on_disk(index: usize) -> Option<Arc<Ext2>> {
 pub(super) fn load(source: &Dentry, read_only: bool) -> Result<Arc<Ext2>, Errno> {
     let Kind::BlockDevice(number) = source.node().kind() else { return Err(Errno::ENOTBLK) };
     let disk = stored::disk_of(number).ok_or(Errno::ENXIO)?;
-    if stored::is_open(disk) || on_disk(disk).is_some() {
+    if on_disk(disk).is_some() {
         return Err(Errno::EBUSY);
     }
+    stored::give_up(disk)?;
     Ext2::load(disk, read_only)
 }
 
@@ -47,8 +48,17 @@ pub fn sync() -> Result<(), Errno> {
     all().map(|fs| fs.sync()).fold(Ok(()), Result::and)
 }
 
+/// Writes all but contents of files, and makes all that was written stay.
+///
+/// # Errors
+/// [`Errno::EIO`].
+pub fn flush() -> Result<(), Errno> {
+    all().map(|fs| fs.flush()).fold(Ok(()), Result::and)
+}
+
 /// Says what the disks did, at the end.
 pub fn end() {
+    stored::forget_disks();
     for (index, disk) in disk::all().iter().enumerate() {
         disk.forget_all();
         log!("{}: {}", disk_name(index).escape_ascii(), disk.counts);

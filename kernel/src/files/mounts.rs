@@ -4,9 +4,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sync::Mutex;
+use linux_raw_sys::general as abi;
 use quire::hugetlb::{HugeFsLimits, HugeSize};
 
 use super::dentry::Dentry;
@@ -37,13 +38,50 @@ pub struct Mounted {
     below: Option<Arc<Dentry>>,
     /// What is on a disk.
     pub disk: Option<Arc<Ext2>>,
+    /// What its files cannot be used for: `MS_NOSUID`, `MS_NODEV`, `MS_NOEXEC`.
+    limits: u32,
 }
 
+/// The flags of [`Mounted::limits`] with their options.
+const LIMITS: [(u32, &str); 3] =
+    [(abi::MS_NOSUID, ",nosuid"), (abi::MS_NODEV, ",nodev"), (abi::MS_NOEXEC, ",noexec")];
+
 impl Mounted {
+    /// Whether it cannot be written.
+    pub fn is_read_only(&self) -> bool {
+        self.disk.as_ref().is_some_and(|fs| fs.read_only)
+    }
+
     /// Whether it can be written, in the words of an option.
     pub fn rights(&self) -> &'static str {
-        if self.disk.as_ref().is_some_and(|fs| fs.read_only) { "ro" } else { "rw" }
+        if self.is_read_only() { "ro" } else { "rw" }
     }
+
+    /// Its flags, whose numbers `mount` and `statfs` share.
+    pub fn flags(&self) -> u32 {
+        self.limits | if self.is_read_only() { abi::MS_RDONLY } else { 0 }
+    }
+}
+
+/// The file system that a place is in, unless it was unmounted.
+pub fn of(place: &Arc<Dentry>) -> Option<Arc<Mounted>> {
+    let mut at = Some(place.clone());
+    while let Some(here) = at {
+        let found = TABLE.lock().iter().find(|mounted| Arc::ptr_eq(&mounted.root, &here)).cloned();
+        if found.is_some() {
+            return found;
+        }
+        at = here.parent();
+    }
+    None
+}
+
+/// The flags that any file system has had: mostly none, so that nothing is searched.
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the file system that a place is in has a flag (`MS_RDONLY` …).
+pub fn has_flag(place: &Arc<Dentry>, flag: u32) -> bool {
+    FLAGS.load(Ordering::Relaxed) & flag != 0 && of(place).is_some_and(|mounted| mounted.flags() & flag != 0)
 }
 
 /// Held while anything is mounted or unmounted, or a disk is opened to be written.
@@ -77,7 +115,7 @@ pub fn add_root(root: &Arc<Dentry>) -> Result<(), Errno> {
         "tmpfs",
         None,
         root,
-        New { kind: "tmpfs", options: String::new(), root: root.node().clone(), disk: None },
+        New { kind: "tmpfs", options: String::new(), root: root.node().clone(), disk: None, limits: 0 },
     );
     Ok(())
 }
@@ -88,7 +126,7 @@ pub fn add_root(root: &Arc<Dentry>) -> Result<(), Errno> {
 /// [`Errno::ENOMEM`].
 pub fn put(kind: &'static str, below: &Arc<Dentry>, root: Arc<dyn Node>) -> Result<Arc<Dentry>, Errno> {
     reserve()?;
-    Ok(put_new(kind, below, New { kind, options: String::new(), root, disk: None }))
+    Ok(put_new(kind, below, New { kind, options: String::new(), root, disk: None, limits: 0 }))
 }
 
 /// Makes the table large enough for one more, which nothing but its caller adds.
@@ -102,6 +140,7 @@ struct New {
     options: String,
     root: Arc<dyn Node>,
     disk: Option<Arc<Ext2>>,
+    limits: u32,
 }
 
 fn put_new(source: &str, below: &Arc<Dentry>, new: New) -> Arc<Dentry> {
@@ -112,11 +151,12 @@ fn put_new(source: &str, below: &Arc<Dentry>, new: New) -> Arc<Dentry> {
 
 /// Adds an entry, for which the caller has reserved memory.
 fn add(source: &str, below: Option<Arc<Dentry>>, root: &Arc<Dentry>, new: New) {
-    let New { kind, options, disk, .. } = new;
+    let New { kind, options, disk, limits, .. } = new;
     let (number, source, root) =
         (LAST_MOUNT.fetch_add(1, Ordering::Relaxed) + 1, source.into(), root.clone());
-    let mounted = Arc::new(Mounted { number, source, kind, options, root, below, disk });
-    TABLE.lock().push(mounted);
+    let mounted = Mounted { number, source, kind, options, root, below, disk, limits };
+    FLAGS.fetch_or(mounted.flags(), Ordering::Relaxed);
+    TABLE.lock().push(Arc::new(mounted));
 }
 
 /// Mounts a file system of a type over a directory: one on a disk, whose file the caller gives, or another one.
@@ -128,7 +168,7 @@ pub fn mount(
     at: &Arc<Dentry>,
     kind: &str,
     options: &str,
-    read_only: bool,
+    flags: u32,
 ) -> Result<(), Errno> {
     if !at.node().is_directory() {
         return Err(Errno::ENOTDIR);
@@ -136,13 +176,25 @@ pub fn mount(
     let _one_at_a_time = CHANGES.lock();
     // First: what is loaded has to be mounted.
     reserve()?;
-    let new = match disk {
+    // Another task may have mounted over the place, or removed it.
+    let at = &at.clone().covered();
+    if at.is_removed() {
+        return Err(Errno::ENOENT);
+    }
+    let read_only = flags & abi::MS_RDONLY != 0;
+    let mut new = match disk {
         Some(disk) => {
             let fs = mounted::load(&disk, read_only)?;
-            New { kind: "ext2", options: String::new(), root: fs.root()?, disk: Some(fs) }
+            New { kind: "ext2", options: String::new(), root: fs.root()?, disk: Some(fs), limits: 0 }
         }
+        // Those in memory can be written.
+        None if read_only => return Err(Errno::EINVAL),
         None => in_memory(kind, &Options::parse(options)?)?,
     };
+    for (limit, name) in LIMITS.into_iter().filter(|(limit, _)| flags & limit != 0) {
+        new.limits |= limit;
+        new.options.push_str(name);
+    }
     put_new(source, at, new);
     Ok(())
 }
@@ -152,7 +204,9 @@ fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
     let (kind, shown, root): (_, _, Arc<dyn Node>) = match kind {
         "tmpfs" | "ramfs" => {
             options.check_of_tmpfs()?;
-            ("tmpfs", String::new(), TmpFs::with_root(number(), options.mode.unwrap_or(0o1777)))
+            let root = TmpFs::with_root(number(), options.mode.unwrap_or(0o1777));
+            root.restore_owner(options.uid, options.gid);
+            ("tmpfs", String::new(), root)
         }
         "hugetlbfs" => {
             let fs = manager()
@@ -172,7 +226,7 @@ fn in_memory(kind: &str, options: &Options) -> Result<New, Errno> {
         }
         _ => return Err(Errno::ENODEV),
     };
-    Ok(New { kind, options: shown, root, disk: None })
+    Ok(New { kind, options: shown, root, disk: None, limits: 0 })
 }
 
 /// Unmounts the file system that has its root at a place, which the caller refers to once. With `lazy`, files of one
@@ -188,15 +242,20 @@ pub fn unmount(place: &Arc<Dentry>, lazy: bool) -> Result<(), Errno> {
     if place.is_mount_point() {
         return Err(Errno::EBUSY);
     }
+    // The table, the caller and the directory below, or later this function, refer to the root.
+    let check = || match &found.disk {
+        Some(_) if Arc::strong_count(place) > 3 => Err(Errno::EBUSY),
+        None if !lazy => tmpfs::check_unused(place, 3),
+        _ => Ok(()),
+    };
+    // Other tasks do not see a call that fails so far.
+    check()?;
+    if let Some(fs) = &found.disk {
+        fs.prepare_unmount()?;
+    }
     // From here on no walk finds it.
     let root = below.take_mounted().ok_or(Errno::EINVAL)?;
-    // The table, the caller and this function refer to the root.
-    let outcome = match &found.disk {
-        Some(_) if Arc::strong_count(&root) > 3 => Err(Errno::EBUSY),
-        Some(fs) => fs.unmount(),
-        None if !lazy => tmpfs::check_unused(&root, 3),
-        None => Ok(()),
-    };
+    let outcome = check().and_then(|()| found.disk.as_ref().map_or(Ok(()), |fs| fs.unmount()));
     if outcome.is_err() {
         below.put_mounted(root);
         return outcome;
@@ -217,6 +276,7 @@ pub fn end() {
         {
             let path = mounted.root.path().unwrap_or_default();
             log!("{} cannot be unmounted: {errno}", path.escape_ascii());
+            fs.forget_all();
         }
         tmpfs::dismantle(&mounted.root);
         if let Some(below) = &mounted.below {

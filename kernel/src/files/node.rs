@@ -7,10 +7,11 @@ use core::any::Any;
 
 use linux_raw_sys::general as abi;
 
+use super::claim::Claims;
 use super::dentry::Dentry;
 use super::open::{File, Opening};
 use crate::errno::Errno;
-use crate::task::credentials;
+use crate::task::credentials::{self, Right};
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +118,40 @@ pub struct Change {
     pub accessed: Option<u64>,
     /// The last write.
     pub modified: Option<u64>,
+    /// What becomes of set-user-ID and set-group-ID.
+    pub set_ids: SetIds,
+}
+
+/// What becomes of the bits with which a program runs as its file's owner or group.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum SetIds {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They go. Set-group-ID stays where the group cannot execute the file: it means something else there.
+    DropOfPrograms,
+    /// Both go.
+    Drop,
+}
+
+impl Change {
+    /// A change that takes set-user-ID and set-group-ID away, by the running process, from a file of this group. What
+    /// is no program's stays for members of the group.
+    pub fn dropping_set_ids(group: u32) -> Self {
+        let is_kept = credentials::own().may_set_group(group);
+        let set_ids = if is_kept { SetIds::DropOfPrograms } else { SetIds::Drop };
+        Self { set_ids, ..Self::default() }
+    }
+
+    /// The mode after the change.
+    pub fn mode_of(&self, old: u32) -> u32 {
+        let mode = self.mode.unwrap_or(old);
+        match self.set_ids {
+            SetIds::Keep => mode,
+            SetIds::DropOfPrograms if mode & abi::S_IXGRP == 0 => mode & !abi::S_ISUID,
+            SetIds::DropOfPrograms | SetIds::Drop => mode & !(abi::S_ISUID | abi::S_ISGID),
+        }
+    }
 }
 
 /// Where a symbolic link leads.
@@ -141,6 +176,8 @@ pub struct FsInfo {
     pub free: u64,
     /// How many nodes it has.
     pub nodes: u64,
+    /// How many of them are free.
+    pub free_nodes: u64,
     /// Its number, as in [`Attributes::fs`].
     pub fs: u64,
 }
@@ -224,6 +261,19 @@ pub trait Node: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
+    /// Writes its contents to the disk, if it is on one, with all that leads to them.
+    ///
+    /// # Errors
+    /// [`Errno::EIO`].
+    fn sync(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// How a regular file is in use.
+    fn claims(&self) -> Option<&Claims> {
+        None
+    }
+
     /// The node as a directory.
     ///
     /// # Errors
@@ -259,6 +309,22 @@ impl dyn Node {
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.attributes().kind
+    }
+
+    /// Takes set-user-ID and set-group-ID from a regular file whose contents the running process has changed, unless it
+    /// has the right to keep them.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub fn drop_set_ids(&self) -> Result<(), Errno> {
+        if credentials::check(Right::KeepSetId).is_ok() {
+            return Ok(());
+        }
+        let file = self.attributes();
+        if file.kind != Kind::Regular || file.mode & (abi::S_ISUID | abi::S_ISGID) == 0 {
+            return Ok(());
+        }
+        self.change(&Change::dropping_set_ids(file.gid))
     }
 
     /// Whether this is a directory.
@@ -305,23 +371,24 @@ pub trait Directory {
         Err(Errno::EPERM)
     }
 
-    /// Removes a name; with `directory` that of an empty directory, otherwise that of anything else.
+    /// Removes the name that leads to an entry; with `directory` that of an empty directory, otherwise that of anything
+    /// else.
     ///
     /// # Errors
-    /// [`Errno::ENOENT`], [`Errno::EISDIR`], [`Errno::ENOTDIR`], [`Errno::ENOTEMPTY`].
-    fn remove(&self, _entry: &Arc<Dentry>, _directory: bool) -> Result<(), Errno> {
+    /// [`Errno::ESTALE`] if the name no longer leads to this entry, so that the caller looks it up again;
+    /// [`Errno::EISDIR`], [`Errno::ENOTDIR`], [`Errno::ENOTEMPTY`].
+    fn remove(&self, _name: &[u8], _entry: &Arc<Dentry>, _directory: bool) -> Result<(), Errno> {
         Err(Errno::EPERM)
     }
 
-    /// Gives an entry of this directory another name, here or in the directory `to`.
+    /// Gives the entry to which a name of this directory leads another name, here or in another directory.
     ///
     /// # Errors
-    /// As `rename(2)`.
+    /// [`Errno::ESTALE`] as [`Self::remove`]; otherwise as `rename(2)`.
     fn rename(
         &self,
-        _entry: &Arc<Dentry>,
-        _to: &Arc<Dentry>,
-        _name: &[u8],
+        _old: (&[u8], &Arc<Dentry>),
+        _new: (&Arc<Dentry>, &[u8]),
         _how: Rename,
     ) -> Result<(), Errno> {
         Err(Errno::EPERM)

@@ -28,6 +28,8 @@ pub struct Io {
     pub nonblocking: bool,
     /// It writes at the end.
     pub append: bool,
+    /// What it writes is on the disk when it returns.
+    pub sync: bool,
 }
 
 /// How a node is opened.
@@ -276,7 +278,12 @@ impl OpenFile {
     /// How its reads and writes behave.
     pub fn io(&self) -> Io {
         let flags = self.flags();
-        Io { nonblocking: flags & abi::O_NONBLOCK != 0, append: flags & abi::O_APPEND != 0 }
+        Io {
+            nonblocking: flags & abi::O_NONBLOCK != 0,
+            append: flags & abi::O_APPEND != 0,
+            // `O_SYNC` has this bit too.
+            sync: flags & abi::O_DSYNC != 0,
+        }
     }
 
     /// Reads at the position.
@@ -316,7 +323,8 @@ impl OpenFile {
         if !self.file.is_seekable() {
             return self.file.write(&mut 0, from, io);
         }
-        self.file.write(&mut self.position.lock(), from, io)
+        let count = self.file.write(&mut self.position.lock(), from, io)?;
+        self.written(count, io)
     }
 
     /// Reads at an offset.
@@ -338,7 +346,20 @@ impl OpenFile {
         self.check_write()?;
         self.check_seekable()?;
         check_end(offset, from.left())?;
-        self.file.write(&mut { offset }, from, io)
+        let count = self.file.write(&mut { offset }, from, io)?;
+        self.written(count, io)
+    }
+
+    /// After so many bytes were written. A process without the right to keep them takes the bits from the file with which
+    /// a program runs as its owner.
+    fn written(&self, count: usize, io: Io) -> Result<usize, Errno> {
+        if count > 0 {
+            self.place.node().drop_set_ids()?;
+            if io.sync {
+                self.file.sync()?;
+            }
+        }
+        Ok(count)
     }
 
     /// The position, to be used or moved under its lock.

@@ -5,7 +5,7 @@
 //! memory is short.
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Mutex;
@@ -20,6 +20,7 @@ use super::io::{Sink, Source};
 use super::limits;
 use super::mounted;
 use super::mounts;
+use super::node::Node;
 use super::open::{File, Io, Ioctl, Mapping, Opening};
 use super::special;
 use super::tmpfs::{Body, Contents};
@@ -197,23 +198,69 @@ pub fn relieve(written: usize) -> Result<(), Errno> {
 /// # Errors
 /// [`Errno::EIO`]; what could be written is.
 pub fn sync_all() -> Result<(), Errno> {
-    let disks = (0..disk::all().len()).map(|index| match open_body(index) {
+    let disks = (0..disk::all().len()).map(|index| match body_of(index) {
         Some(body) => sync_disk(index, &body),
         None => Ok(()),
     });
     disks.fold(Ok(()), Result::and).and(mounted::sync())
 }
 
-/// The contents of disks that are open as files.
-static OPEN: Mutex<[Weak<Body>; 16]> = Mutex::new([const { Weak::new() }; 16]);
-
-fn open_body(index: usize) -> Option<Arc<Body>> {
-    OPEN.lock().get(index)?.upgrade()
+/// Makes what was written to the disks stay, with all that leads to it. Contents of files that are dirty stay so.
+///
+/// # Errors
+/// [`Errno::EIO`]; what could be written is.
+pub fn flush_all() -> Result<(), Errno> {
+    let disks = (0..disk::all().len())
+        .filter(|index| body_of(*index).is_some())
+        .map(|index| disk::all()[index].flush());
+    disks.fold(Ok(()), Result::and).and(mounted::flush())
 }
 
-/// Whether a disk is open as a file.
-pub fn is_open(index: usize) -> bool {
-    open_body(index).is_some()
+/// The use of a disk as a file.
+struct Use {
+    /// How often it is open.
+    opens: usize,
+    /// Its contents, which a mapping may show when it is open no more.
+    body: Option<Arc<Body>>,
+}
+
+impl Use {
+    /// Takes the contents out, to be dropped without the lock, if nothing uses them and all is on the disk.
+    fn take_unused(&mut self) -> Option<Arc<Body>> {
+        let is_unused =
+            |body: &Arc<Body>| body.opened().is_none_or(|file| file.is_unmapped() && file.dirty() == 0);
+        if self.opens == 0 { self.body.take_if(|body| is_unused(body)) } else { None }
+    }
+}
+
+static USES: Mutex<[Use; 16]> = Mutex::new([const { Use { opens: 0, body: None } }; 16]);
+
+fn body_of(index: usize) -> Option<Arc<Body>> {
+    USES.lock().get(index)?.body.clone()
+}
+
+/// Prepares a disk for a file system to be mounted on it: what programs wrote to it as a file is there. The caller keeps
+/// it from being opened.
+///
+/// # Errors
+/// [`Errno::EBUSY`] while it is open or mapped; [`Errno::EIO`].
+pub fn give_up(index: usize) -> Result<(), Errno> {
+    let Some(body) = body_of(index) else { return Ok(()) };
+    let is_unmapped = |body: &Body| body.opened().is_none_or(|file| file.is_unmapped());
+    if USES.lock()[index].opens > 0 || !is_unmapped(&body) {
+        return Err(Errno::EBUSY);
+    }
+    sync_disk(index, &body)?;
+    let unused = USES.lock()[index].take_unused();
+    if unused.is_some() { Ok(()) } else { Err(Errno::EBUSY) }
+}
+
+/// Forgets the contents of all disks, at the end.
+pub fn forget_disks() {
+    for index in 0..disk::all().len() {
+        let body = USES.lock().get_mut(index).and_then(|usage| usage.body.take());
+        drop(body);
+    }
 }
 
 fn sync_disk(index: usize, body: &Body) -> Result<(), Errno> {
@@ -248,11 +295,39 @@ pub fn open_disk(number: u64, opening: &Opening<'_>) -> Result<Box<dyn File>, Er
             return Err(Errno::EBUSY);
         }
     }
-    let mut open = OPEN.lock();
-    let slot = open.get_mut(index).ok_or(Errno::ENXIO)?;
-    let body = slot.upgrade().unwrap_or_else(|| Arc::new(Body::new(Contents::Stored(Stored::Disk(index)))));
-    *slot = Arc::downgrade(&body);
-    Ok(Box::new(StoredFile { owner: Owner::Disk(index, body) }))
+    // Pages that nothing uses may be older than what a file system wrote.
+    let unused = USES.lock().get_mut(index).ok_or(Errno::ENXIO)?.take_unused();
+    drop(unused);
+    let new = || Arc::new(Body::new(Contents::Stored(Stored::Disk(index))));
+    let usage = &mut USES.lock()[index];
+    usage.opens += 1;
+    let body = usage.body.get_or_insert_with(new).clone();
+    Ok(Box::new(StoredFile { owner: Owner::Disk(OpenDisk { index, body }) }))
+}
+
+/// A disk that is open as a file.
+struct OpenDisk {
+    index: usize,
+    body: Arc<Body>,
+}
+
+impl Drop for OpenDisk {
+    /// With the last one, what is dirty is written back. Until then the disk is in use.
+    fn drop(&mut self) {
+        let mut went_well = true;
+        let unused = loop {
+            let mut uses = USES.lock();
+            let usage = &mut uses[self.index];
+            let is_dirty = || self.body.opened().is_some_and(|file| file.dirty() > 0);
+            if usage.opens > 1 || !went_well || !is_dirty() {
+                usage.opens -= 1;
+                break usage.take_unused();
+            }
+            drop(uses);
+            went_well = self.body.opened().is_none_or(|file| file.sync().is_ok());
+        };
+        drop(unused);
+    }
 }
 
 /// An open file on a disk.
@@ -262,7 +337,7 @@ pub struct StoredFile {
 
 enum Owner {
     Inode(Arc<Inode>),
-    Disk(usize, Arc<Body>),
+    Disk(OpenDisk),
 }
 
 impl StoredFile {
@@ -274,7 +349,7 @@ impl StoredFile {
     fn body(&self) -> &Body {
         match &self.owner {
             Owner::Inode(inode) => inode.body(),
-            Owner::Disk(_, body) => body,
+            Owner::Disk(disk) => &disk.body,
         }
     }
 }
@@ -287,7 +362,7 @@ impl File for StoredFile {
     fn write(&self, position: &mut u64, from: &mut dyn Source, io: Io) -> Result<usize, Errno> {
         let limit = match self.owner {
             Owner::Inode(_) => limits::file_size(),
-            Owner::Disk(..) => i64::MAX as u64,
+            Owner::Disk(_) => i64::MAX as u64,
         };
         self.body().write(position, from, io.append, limit)
     }
@@ -307,12 +382,12 @@ impl File for StoredFile {
     fn sync(&self) -> Result<(), Errno> {
         match &self.owner {
             Owner::Inode(inode) => inode.sync(),
-            Owner::Disk(index, body) => sync_disk(*index, body),
+            Owner::Disk(disk) => sync_disk(disk.index, &disk.body),
         }
     }
 
     fn ioctl(&self, call: &Ioctl<'_>) -> Result<u64, Errno> {
-        let Owner::Disk(index, body) = &self.owner else { return Err(Errno::ENOTTY) };
+        let Owner::Disk(OpenDisk { index, body }) = &self.owner else { return Err(Errno::ENOTTY) };
         let (to, bytes) = (VirtAddr(call.argument), body.size());
         match call.request {
             ioctl::BLKGETSIZE64 => call.memory.write(to, &bytes.to_le_bytes())?,

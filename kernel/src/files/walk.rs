@@ -66,6 +66,24 @@ impl Found {
     }
 }
 
+/// When a symbolic link at the end of a path is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// Always.
+    Always,
+    /// Only if a slash follows its name.
+    BeforeSlash,
+    /// Never: the call makes, removes or changes the name itself.
+    Never,
+}
+
+impl Follow {
+    /// For a call that looks at a node: whether it is one behind a link.
+    pub fn when(follow: bool) -> Self {
+        if follow { Self::Always } else { Self::BeforeSlash }
+    }
+}
+
 /// A walk along a path.
 pub struct Walk {
     /// Where `/` leads.
@@ -73,7 +91,7 @@ pub struct Walk {
     /// Where a relative path starts.
     pub base: Arc<Dentry>,
     /// Whether a symbolic link at the end is followed.
-    pub follow: bool,
+    pub follow: Follow,
     /// What `openat2(2)` forbids on the way (`RESOLVE_*`).
     pub resolve: u32,
 }
@@ -152,7 +170,7 @@ impl Walker<'_> {
                 }
                 Err(errno) => return Err(errno),
             };
-            if place.node().kind() == Kind::Symlink && (more || slash || self.walk.follow) {
+            if place.node().kind() == Kind::Symlink && (more || self.follows(slash)) {
                 let done = self.follow(&place, more)?;
                 if done {
                     return Ok(self.found_here(slash));
@@ -177,6 +195,15 @@ impl Walker<'_> {
         let more = self.rest[end..].iter().any(|&byte| byte != b'/');
         self.rest.drain(..end);
         (name, more, slash)
+    }
+
+    /// Whether a link at the end is followed.
+    fn follows(&self, slash: bool) -> bool {
+        match self.walk.follow {
+            Follow::Always => true,
+            Follow::BeforeSlash => slash,
+            Follow::Never => false,
+        }
     }
 
     fn found_here(self, slash: bool) -> Found {

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
 use super::elf::{Elf, Mapped, PROGRAM_BASE};
@@ -12,9 +13,10 @@ use crate::errno::Errno;
 use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
 use crate::files::io::KernelSink;
+use crate::files::mounts;
 use crate::files::node::Kind;
 use crate::files::open::{File, Io, Mapping, Opening};
-use crate::files::walk::Walk;
+use crate::files::walk::{Follow, Walk};
 use crate::memory::manager::{KernelFile, Space};
 use crate::observe::mapped_files::note_mapped;
 use crate::task::credentials::{EXECUTE, check_file};
@@ -43,17 +45,17 @@ impl ProgramFile {
     /// As `execve(2)`.
     pub fn open(path: &[u8]) -> Result<Self, Errno> {
         let places = sched::current_ref().process.fs.lock().as_ref().ok_or(Errno::ENOENT)?.places();
-        let walk = Walk { root: places.root, base: places.current, follow: true, resolve: 0 };
+        let walk = Walk { root: places.root, base: places.current, follow: Follow::Always, resolve: 0 };
         Self::at(walk.find(path)?.existing()?, path)
     }
 
     /// Opens the one at a place that the path names.
     ///
     /// # Errors
-    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable, [`Errno::ETXTBSY`].
+    /// [`Errno::EACCES`] for a file that is no regular one, or that is not executable there, [`Errno::ETXTBSY`].
     pub fn at(place: Arc<Dentry>, path: &[u8]) -> Result<Self, Errno> {
         let attributes = place.node().attributes();
-        if attributes.kind != Kind::Regular {
+        if attributes.kind != Kind::Regular || mounts::has_flag(&place, abi::MS_NOEXEC) {
             return Err(Errno::EACCES);
         }
         check_file(EXECUTE, || attributes)?;

@@ -9,7 +9,7 @@ use quire::addr::VirtAddr;
 use super::Answer;
 use crate::errno::Errno;
 use crate::files::node::Kind;
-use crate::files::walk::{PATH_BYTES, Walk};
+use crate::files::walk::{Follow, PATH_BYTES, Walk};
 use crate::memory::list;
 use crate::memory::user::UserMemory;
 use crate::program::image::ProgramFile;
@@ -50,7 +50,7 @@ pub(super) fn execveat(task: &Task, [directory, path, arguments, environment, fl
     let place = if path.is_empty() && flags as u32 & abi::AT_EMPTY_PATH != 0 {
         base
     } else {
-        Walk { root: places.root, base, follow, resolve: 0 }.find(&path)?.existing()?
+        Walk { root: places.root, base, follow: Follow::when(follow), resolve: 0 }.find(&path)?.existing()?
     };
     if place.node().kind() == Kind::Symlink {
         return Err(Errno::ELOOP);

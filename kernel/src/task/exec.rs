@@ -14,6 +14,7 @@ use super::thread::{Task, UserContext};
 use super::{group, table, timers};
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
+use crate::files::mounts;
 use crate::ipc;
 use crate::memory::manager::{Space, manager};
 use crate::observe::{ProgramLayout, SETTINGS, program_ends};
@@ -93,7 +94,8 @@ pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<
 /// wants no new ones.
 fn credentials_for(process: &Process, file: &ProgramFile) -> Credentials {
     let attributes = file.place.node().attributes();
-    let gives = !process.account.no_new_privs.load(Ordering::Relaxed);
+    let gives = !process.account.no_new_privs.load(Ordering::Relaxed)
+        && !mounts::has_flag(&file.place, abi::MS_NOSUID);
     let own = |bit: u32, id: u32| Some(id).filter(|_| gives && attributes.mode & bit != 0);
     let (user, group) = (own(abi::S_ISUID, attributes.uid), own(abi::S_ISGID, attributes.gid));
     let old = process.credentials();

@@ -34,6 +34,12 @@ impl<T> SleepLock<T> {
             .wait_uninterruptible(|| (!core::mem::replace(&mut *self.held.lock(), true)).then_some(()));
         SleepGuard(self)
     }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<SleepGuard<'_, T>> {
+        let is_held = core::mem::replace(&mut *self.held.lock(), true);
+        (!is_held).then_some(SleepGuard(self))
+    }
 }
 
 /// Holds a [`SleepLock`].

@@ -37,6 +37,8 @@ pub struct Disk {
 
 struct State {
     queue: Queue,
+    /// A task waits for a free slot of the queue.
+    is_short: bool,
     ahead: Ahead,
 }
 
@@ -87,7 +89,7 @@ pub fn start() {
         let vector = || *vector.call_once(|| interrupts::vector_of(complete_all));
         queue::start_all(vector, |found| match found {
             Ok((queue, properties)) => {
-                let state = IrqLock::new(State { queue, ahead: Ahead::default() });
+                let state = IrqLock::new(State { queue, is_short: false, ahead: Ahead::default() });
                 let changed = WaitQueue::new();
                 disks.push(Disk { state, changed, properties, counts: Counts::default() });
             }
@@ -174,11 +176,22 @@ impl Disk {
     fn transfer(&self, kind: Kind, sector: u64, parts: &[Part]) -> Result<(), Errno> {
         self.counts.note(kind, parts.iter().map(|part| part.sectors()).sum());
         let submit = || {
+            let mut state = self.state.lock();
             // SAFETY: Q1: the caller lent the memory to this function, which returns when the request is done.
-            unsafe { self.state.lock().queue.submit(kind, sector, parts, Use::Task) }
+            let slot = unsafe { state.queue.submit(kind, sector, parts, Use::Task) };
+            state.is_short |= slot.is_none();
+            slot
         };
         let slot = self.changed.wait_uninterruptible(submit);
-        let went_well = self.changed.wait_uninterruptible(|| self.state.lock().queue.take_outcome(slot));
+        let (went_well, is_awaited) = self.changed.wait_uninterruptible(|| {
+            let mut state = self.state.lock();
+            let outcome = state.queue.take_outcome(slot)?;
+            Some((outcome, core::mem::take(&mut state.is_short)))
+        });
+        // The handler woke the tasks when the request was done. The slot is free only now.
+        if is_awaited {
+            self.changed.wake_all();
+        }
         if went_well { Ok(()) } else { Err(Errno::EIO) }
     }
 

@@ -150,7 +150,9 @@ impl Inode {
                 Ok(_) => {}
                 Err(errno) => {
                     // Blocks of numbers may have been allocated for nothing.
-                    core.cut(self.number, self.blocks_of_size().max(index))?;
+                    let kept = self.blocks_of_size().max(index);
+                    core.cut(self.number, kept)?;
+                    unwritten.retain(|&index| index < kept);
                     fits = index * each;
                     if fits <= start {
                         return Err(errno);

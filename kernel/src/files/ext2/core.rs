@@ -4,6 +4,7 @@ use super::buffers::Buffers;
 use super::layout::*;
 use crate::device::disk::SECTOR;
 use crate::errno::Errno;
+use crate::files::node::Kind;
 use crate::time;
 
 /// The structures of a file system.
@@ -229,6 +230,37 @@ impl Core {
             rest -= numbers.pow(depth);
         }
         Err(Errno::EFBIG)
+    }
+
+    /// Whether the places for numbers of blocks in an inode hold such numbers. In a device's inode its own number stands
+    /// there, in that of a short symbolic link the path to which it leads.
+    pub fn has_blocks(&mut self, number: u32, kind: Kind) -> Result<bool, Errno> {
+        Ok(match kind {
+            Kind::Regular | Kind::Directory => true,
+            Kind::Symlink => {
+                let each = (self.geometry.block_bytes / SECTOR) as u32;
+                let inode = self.inode(number)?;
+                let of_attributes = if u32_at(inode, inode::ATTRIBUTES) != 0 { each } else { 0 };
+                u32_at(inode, inode::SECTORS) > of_attributes
+            }
+            _ => false,
+        })
+    }
+
+    /// Frees the block of an inode's extended attributes, which other inodes may have too.
+    pub fn free_attributes(&mut self, number: u32) -> Result<(), Errno> {
+        let block = u32_at(self.inode(number)?, inode::ATTRIBUTES);
+        if block == 0 {
+            return Ok(());
+        }
+        put_u32(self.inode_mut(number)?, inode::ATTRIBUTES, 0);
+        match u32_at(self.buffers.read(block)?, ATTRIBUTE_USERS) {
+            0 | 1 => self.free_block(block),
+            users => {
+                put_u32(self.buffers.write(block)?, ATTRIBUTE_USERS, users - 1);
+                Ok(())
+            }
+        }
     }
 
     /// Frees the blocks of a file from this one on.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::core::{Core, now};
-use super::entries::type_of;
+use super::entries::{Found, type_of};
 use super::inode::Inode;
 use super::layout::*;
 use crate::errno::Errno;
@@ -31,6 +31,19 @@ impl Inode {
         let place = Dentry::new(here, name.clone(), node);
         places.insert(name, Arc::downgrade(&place));
         place
+    }
+
+    /// The record of a name, which must still lead to this entry.
+    fn found(&self, core: &mut Core, name: &[u8], entry: &Arc<Dentry>) -> Result<Found, Errno> {
+        let place = self.places.lock().get(name).and_then(|place| place.upgrade());
+        let found = place.filter(|place| Arc::ptr_eq(place, entry)).and(core.find(self.number, name)?);
+        found.ok_or(Errno::ESTALE)
+    }
+
+    /// Fails for a node that has no more links left. A directory is one of the directory it is in.
+    fn check_links(&self, core: &mut Core) -> Result<(), Errno> {
+        let links = u16_at(core.inode(self.number)?, inode::LINKS);
+        if links >= MOST_LINKS { Err(Errno::EMLINK) } else { Ok(()) }
     }
 
     /// Fails for a directory that was removed, and for a name that exists.
@@ -59,7 +72,9 @@ impl Inode {
                 core.make_directory(number, self.number)?;
             }
             NewKind::Other(Kind::CharDevice(device) | Kind::BlockDevice(device)) => {
-                put_u32(core.inode_mut(number)?, inode::BLOCKS, *device as u32 & 0xffff);
+                // Numbers of more than 16 bits stand in the second place.
+                let place = if *device <= 0xffff { inode::BLOCKS } else { inode::BLOCKS + 4 };
+                put_u32(core.inode_mut(number)?, place, *device as u32);
             }
             NewKind::Other(_) => {}
         }
@@ -164,9 +179,12 @@ impl Directory for Inode {
         let _ = self.fs.collect(false);
         let mut core = self.fs.change()?;
         self.check_new(&mut core, name)?;
+        if kind == Kind::Directory {
+            self.check_links(&mut core)?;
+        }
         let number = core.take_inode(self.number, kind == Kind::Directory)?;
         if let Err(errno) = self.fill_new(&mut core, number, name, &new) {
-            if !matches!(kind, Kind::CharDevice(_) | Kind::BlockDevice(_)) {
+            if core.has_blocks(number, kind)? {
                 core.cut(number, 0)?;
             }
             put_u16(core.inode_mut(number)?, inode::LINKS, 0);
@@ -185,11 +203,10 @@ impl Directory for Inode {
         self.fs.with_space(|| self.try_link(name, node))
     }
 
-    fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
+    fn remove(&self, name: &[u8], entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
         let mut core = self.fs.change()?;
-        let (name, node) = (entry.name(), Inode::of(entry.node()).ok_or(Errno::EBUSY)?);
-        let found = core.find(self.number, &name)?.filter(|found| found.inode == node.number);
-        let found = found.ok_or(Errno::ENOENT)?;
+        let node = Inode::of(entry.node()).ok_or(Errno::EBUSY)?;
+        let found = self.found(&mut core, name, entry)?;
         if entry.is_mount_point() {
             return Err(Errno::EBUSY);
         }
@@ -197,17 +214,22 @@ impl Directory for Inode {
         core.remove_entry(self.number, &found)?;
         self.drop_name(&mut core, node)?;
         entry.set_removed();
-        self.places.lock().remove(&name);
+        self.places.lock().remove(name);
         Ok(())
     }
 
-    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        old: (&[u8], &Arc<Dentry>),
+        (to, name): (&Arc<Dentry>, &[u8]),
+        how: Rename,
+    ) -> Result<(), Errno> {
         let target =
             Inode::of(to.node()).filter(|node| Arc::ptr_eq(&node.fs, &self.fs)).ok_or(Errno::EXDEV)?;
         if how == Rename::Exchange {
             return Err(Errno::EINVAL);
         }
-        self.fs.with_space(|| self.try_rename(entry, (target, to), name, how))
+        self.fs.with_space(|| self.try_rename(old, (target, to), name, how))
     }
 }
 
@@ -218,24 +240,21 @@ impl Inode {
         if node.is_nameless() {
             return Err(Errno::ENOENT);
         }
-        if u16_at(core.inode(node.number)?, inode::LINKS) >= MOST_LINKS {
-            return Err(Errno::EMLINK);
-        }
+        node.check_links(&mut core)?;
         core.add_entry(self.number, (name, node.number, node.kind()))?;
         core.add_links(node.number, 1).map(drop)
     }
 
     fn try_rename(
         &self,
-        entry: &Arc<Dentry>,
+        (old_name, entry): (&[u8], &Arc<Dentry>),
         (target, to): (&Inode, &Arc<Dentry>),
         name: &[u8],
         how: Rename,
     ) -> Result<(), Errno> {
         let mut core = self.fs.change()?;
-        let (old_name, node) = (entry.name(), Inode::of(entry.node()).ok_or(Errno::EBUSY)?);
-        let found = core.find(self.number, &old_name)?.filter(|found| found.inode == node.number);
-        found.ok_or(Errno::ENOENT)?;
+        let node = Inode::of(entry.node()).ok_or(Errno::EBUSY)?;
+        self.found(&mut core, old_name, entry)?;
         let is_directory = node.kind() == Kind::Directory;
         if entry.is_mount_point() {
             return Err(Errno::EBUSY);
@@ -246,10 +265,13 @@ impl Inode {
         if is_directory && to.is_below(entry) {
             return Err(Errno::EINVAL);
         }
+        if is_directory && self.number != target.number {
+            target.check_links(&mut core)?;
+        }
         let replaced = target.replace(&mut core, (to, name), (entry, node), how)?;
         if replaced.is_none_or(|replaced| replaced) {
             // The new name is there. It may have made the old one move.
-            let found = core.find(self.number, &old_name)?.ok_or(Errno::EIO)?;
+            let found = core.find(self.number, old_name)?.ok_or(Errno::EIO)?;
             core.remove_entry(self.number, &found)?;
         } else {
             return Ok(());
@@ -262,7 +284,7 @@ impl Inode {
         }
         core.add_links(node.number, 0)?;
         let name: Arc<[u8]> = Arc::from(name);
-        self.places.lock().remove(&old_name);
+        self.places.lock().remove(old_name);
         entry.set_place(to, name.clone());
         target.places.lock().insert(name, Arc::downgrade(entry));
         // Only now: a task that makes the old name must not find this entry there.

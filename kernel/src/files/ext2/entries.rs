@@ -58,10 +58,10 @@ fn record(bytes: &[u8], at: usize) -> Result<Record, Errno> {
     if fits { Ok(found) } else { Err(Errno::EIO) }
 }
 
-fn put_record(bytes: &mut [u8], at: usize, length: usize, (name, inode, kind): (&[u8], u32, Kind)) {
+fn put_record(bytes: &mut [u8], at: usize, length: usize, (name, inode, kind): (&[u8], u32, u8)) {
     put_u32(bytes, at, inode);
     put_u16(bytes, at + 4, length as u16);
-    (bytes[at + 6], bytes[at + 7]) = (name.len() as u8, type_of(kind));
+    (bytes[at + 6], bytes[at + 7]) = (name.len() as u8, kind);
     bytes[at + ENTRY_HEAD..][..name.len()].copy_from_slice(name);
 }
 
@@ -110,6 +110,11 @@ impl Core {
         })
     }
 
+    /// What a new entry says about its inode: nothing where older programs expect the length of the name to go on.
+    fn type_for(&self, kind: Kind) -> u8 {
+        if self.geometry.has_types { type_of(kind) } else { 0 }
+    }
+
     /// Adds an entry with a name that does not exist.
     pub fn add_entry(&mut self, directory: u32, entry: (&[u8], u32, Kind)) -> Result<(), Errno> {
         let needed = length_for(entry.0.len());
@@ -121,11 +126,12 @@ impl Core {
             Some(place) => place,
             None => (self.add_block(directory)?, 0, 0, self.geometry.block_bytes),
         };
+        let kind = self.type_for(entry.2);
         let bytes = self.buffers.write(block)?;
         if used > 0 {
             put_u16(bytes, at + 4, used as u16);
         }
-        put_record(bytes, at + used, length - used, entry);
+        put_record(bytes, at + used, length - used, (entry.0, entry.1, kind));
         self.note_changed(directory)
     }
 
@@ -161,9 +167,10 @@ impl Core {
 
     /// Lets an entry that was just found name another inode.
     pub fn set_entry(&mut self, directory: u32, found: &Found, number: u32, kind: Kind) -> Result<(), Errno> {
+        let kind = self.type_for(kind);
         let bytes = self.buffers.write(found.block)?;
         put_u32(bytes, found.at, number);
-        bytes[found.at + 7] = type_of(kind);
+        bytes[found.at + 7] = kind;
         self.note_changed(directory)
     }
 

@@ -15,6 +15,7 @@ use super::core::{Core, now};
 use super::layout::*;
 use crate::device::disk::{self, Disk};
 use crate::errno::Errno;
+use crate::files::claim::Claims;
 use crate::files::dentry::Dentry;
 use crate::files::directory_file::DirectoryFile;
 use crate::files::node::{Attributes, Change, Directory, FsInfo, Kind, Node, Target};
@@ -23,6 +24,7 @@ use crate::files::special;
 use crate::files::stored::{self, Stored, StoredFile};
 use crate::files::tmpfs::{Body, Contents};
 use crate::task::sleep_lock::SleepLock;
+use crate::time;
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -37,6 +39,7 @@ pub struct Inode {
     /// while contents are read or written, so that their blocks are not freed meanwhile.
     pub(super) io: SleepLock<BTreeSet<u64>>,
     body: Body,
+    claims: Claims,
     /// The places of a directory's entries that are in use.
     pub(super) places: Mutex<BTreeMap<Arc<[u8]>, Weak<Dentry>>>,
 }
@@ -44,9 +47,12 @@ pub struct Inode {
 impl Inode {
     pub(super) fn load(fs: &Arc<Ext2>, core: &mut Core, number: u32) -> Result<Arc<Self>, Errno> {
         let bytes = core.inode(number)?;
-        let device = u32_at(bytes, inode::BLOCKS);
-        let device = special::number(u64::from(device >> 8 & 0xff), u64::from(device & 0xff));
-        let kind = Kind::of_mode(u16_at(bytes, inode::MODE).into(), device).ok_or(Errno::EIO)?;
+        // A number of 16 bits, or else one of 32 bits.
+        let device = match u32_at(bytes, inode::BLOCKS) & 0xffff {
+            0 => u32_at(bytes, inode::BLOCKS + 4),
+            short => short,
+        };
+        let kind = Kind::of_mode(u16_at(bytes, inode::MODE).into(), device.into()).ok_or(Errno::EIO)?;
         let high = if kind == Kind::Regular { u64::from(u32_at(bytes, inode::SIZE_HIGH)) } else { 0 };
         let size = high << 32 | u64::from(u32_at(bytes, inode::SIZE));
         Ok(Arc::new(Self {
@@ -57,6 +63,7 @@ impl Inode {
             nameless: AtomicBool::new(false),
             io: SleepLock::default(),
             body: Body::new(Contents::Stored(Stored::Inode { disk: fs.disk, number })),
+            claims: Claims::default(),
             places: Mutex::default(),
         }))
     }
@@ -99,16 +106,11 @@ impl Inode {
         }
     }
 
-    /// Writes contents and structures to the disk.
-    pub fn sync(&self) -> Result<(), Errno> {
-        self.write_back()?;
-        self.fs.flush()
-    }
-
-    /// Prepares a node without user to be forgotten: its contents are on the disk, or free if it has no name.
+    /// Prepares a node without user to be forgotten: its contents are on the disk, or free if it has no name. One that is
+    /// mapped stays as it is.
     pub(super) fn settle(&self) -> Result<(), Errno> {
-        if self.body.opened().is_some_and(|file| !file.is_unmapped()) {
-            return Err(Errno::EBUSY);
+        if self.is_mapped() {
+            return Ok(());
         }
         if self.is_nameless() {
             return self.free();
@@ -117,7 +119,8 @@ impl Inode {
         if self.fs.read_only {
             return Ok(());
         }
-        // What a write that failed had allocated.
+        // What a write that failed had allocated. One that is under way needs it.
+        let Some(_no_write) = self.body.pause_writes() else { return Ok(()) };
         let mut unwritten = self.io.lock();
         if unwritten.is_empty() {
             return Ok(());
@@ -134,6 +137,15 @@ impl Inode {
         Ok(())
     }
 
+    fn is_mapped(&self) -> bool {
+        self.body.opened().is_some_and(|file| !file.is_unmapped())
+    }
+
+    /// Whether anything but the table of inodes and the caller uses it.
+    pub(super) fn is_used(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 2 || self.is_mapped()
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         let file = self.body.opened();
         file.is_none_or(|file| file.is_unmapped() && file.dirty() == 0)
@@ -145,14 +157,10 @@ impl Inode {
             file.truncate(0)?;
         }
         let mut core = self.fs.change()?;
-        let has_blocks = match self.kind {
-            Kind::Regular | Kind::Directory => true,
-            Kind::Symlink => u32_at(core.inode(self.number)?, inode::SECTORS) != 0,
-            _ => false,
-        };
-        if has_blocks {
+        if core.has_blocks(self.number, self.kind)? {
             core.cut(self.number, 0)?;
         }
+        core.free_attributes(self.number)?;
         // The number may be used again from here on.
         let known = self.fs.inodes.lock().remove(&self.number);
         core.free_inode(self.number, self.kind == Kind::Directory)?;
@@ -169,7 +177,7 @@ impl Node for Inode {
         // An inode that cannot be read any more shows as empty.
         let none = [0; inode::BYTES];
         let bytes = core.inode(self.number).unwrap_or(&none);
-        let time = |at| u64::from(u32_at(bytes, at)) * 1_000_000_000;
+        let instant = |at| u64::from(u32_at(bytes, at)) * 1_000_000_000;
         let id = |low, high| u32::from(u16_at(bytes, high)) << 16 | u32::from(u16_at(bytes, low));
         let size = if self.kind == Kind::Regular { self.size() } else { u32_at(bytes, inode::SIZE).into() };
         Attributes {
@@ -183,19 +191,18 @@ impl Node for Inode {
             size,
             unit: FRAME_SIZE,
             blocks: u32_at(bytes, inode::SECTORS).into(),
-            accessed: time(inode::ACCESSED),
-            modified: time(inode::MODIFIED),
-            changed: time(inode::CHANGED),
-            created: time(inode::CHANGED),
+            accessed: instant(inode::ACCESSED),
+            modified: instant(inode::MODIFIED),
+            changed: instant(inode::CHANGED),
+            created: instant(inode::CHANGED),
         }
     }
 
     fn change(&self, change: &Change) -> Result<(), Errno> {
         let mut core = self.fs.change()?;
         let bytes = core.inode_mut(self.number)?;
-        if let Some(mode) = change.mode {
-            put_u16(bytes, inode::MODE, (self.kind.mode_bits() | mode & PERMISSIONS) as u16);
-        }
+        let mode = change.mode_of(u16_at(bytes, inode::MODE).into());
+        put_u16(bytes, inode::MODE, (self.kind.mode_bits() | mode & PERMISSIONS) as u16);
         for (id, halves) in [(change.uid, inode::USER), (change.gid, inode::GROUP)] {
             if let Some(id) = id {
                 put_id(bytes, halves, id);
@@ -227,10 +234,25 @@ impl Node for Inode {
             Kind::Regular if self.fs.read_only => Err(Errno::EROFS),
             // Quire would pass on only that it failed.
             Kind::Regular if !self.fs.geometry.may_have(bytes) => Err(Errno::EFBIG),
-            Kind::Regular => self.body.truncate(bytes),
+            Kind::Regular => {
+                let is_same = bytes == self.size();
+                self.body.truncate(bytes)?;
+                // Quire passes on nothing then, but it counts as a write.
+                let modified = is_same.then(time::realtime_ns);
+                if is_same { self.change(&Change { modified, ..Change::default() }) } else { Ok(()) }
+            }
             Kind::Directory => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        self.write_back()?;
+        self.fs.flush()
+    }
+
+    fn claims(&self) -> Option<&Claims> {
+        (self.kind == Kind::Regular).then_some(&self.claims)
     }
 
     fn directory(&self) -> Result<&dyn Directory, Errno> {
@@ -242,13 +264,12 @@ impl Node for Inode {
             return Err(Errno::EINVAL);
         }
         let mut core = self.fs.core.lock();
-        let bytes = core.inode(self.number)?;
-        let (size, sectors) = (u32_at(bytes, inode::SIZE) as usize, u32_at(bytes, inode::SECTORS));
-        let text = if sectors == 0 {
-            &bytes[inode::BLOCKS..inode::BLOCKS_END]
-        } else {
+        let size = u32_at(core.inode(self.number)?, inode::SIZE) as usize;
+        let text = if core.has_blocks(self.number, self.kind)? {
             let block = core.block_of(self.number, 0, None)?.ok_or(Errno::EIO)?;
             core.buffers.read(block)?
+        } else {
+            &core.inode(self.number)?[inode::BLOCKS..inode::BLOCKS_END]
         };
         Ok(Target::Path(text.get(..size).ok_or(Errno::EIO)?.to_vec()))
     }

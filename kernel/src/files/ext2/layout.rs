@@ -59,6 +59,8 @@ pub mod inode {
     pub const FLAGS: usize = 32;
     pub const BLOCKS: usize = 40;
     pub const BLOCKS_END: usize = 100;
+    /// The block of its extended attributes.
+    pub const ATTRIBUTES: usize = 104;
     pub const SIZE_HIGH: usize = 108;
     pub const UID_HIGH: usize = 120;
     pub const GID_HIGH: usize = 122;
@@ -68,6 +70,9 @@ pub mod inode {
     /// The flag of a directory with a tree of hashes, which this code does not keep.
     pub const INDEXED: u32 = 0x1000;
 }
+
+/// Where a block of extended attributes says how many inodes have it.
+pub const ATTRIBUTE_USERS: usize = 4;
 
 /// A number of two bytes.
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -115,10 +120,14 @@ pub struct Geometry {
     pub inodes: u32,
     pub inodes_per_group: u32,
     pub inode_bytes: usize,
+    /// Entries of directories say what their inodes are.
+    pub has_types: bool,
 }
 
+/// Entries say what their inodes are.
+const TYPES: u32 = 0x2;
 /// What this code knows: types in entries; fewer copies of the superblock, large files.
-const KNOWN_INCOMPATIBLE: u32 = 0x2;
+const KNOWN_INCOMPATIBLE: u32 = TYPES;
 const KNOWN_READ_ONLY: u32 = 0x1 | 0x2;
 
 impl Geometry {
@@ -142,6 +151,7 @@ impl Geometry {
             blocks_per_group: at(BLOCKS_PER_GROUP),
             inodes: at(INODES),
             inodes_per_group: at(INODES_PER_GROUP),
+            has_types: !is_old && at(INCOMPATIBLE) & TYPES != 0,
             inode_bytes: if is_old { inode::BYTES } else { u16_at(bytes, INODE_BYTES).into() },
         };
         if geometry.is_sound(disk_bytes) { Ok(geometry) } else { Err(Errno::EINVAL) }

@@ -120,14 +120,14 @@ impl Ext2 {
         let mut core = self.core.lock();
         let mut field = |at| core.superblock_field(at).map_or(0, u64::from);
         let pages = |blocks: u64| blocks * self.geometry.block_bytes as u64 / FRAME_SIZE;
-        let (blocks, free, nodes) =
-            (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS), field(superblock::INODES));
+        let (blocks, free) = (field(superblock::BLOCKS), field(superblock::FREE_BLOCKS));
         FsInfo {
             magic: layout::MAGIC.into(),
             page: FRAME_SIZE,
             blocks: pages(blocks),
             free: pages(free),
-            nodes,
+            nodes: field(superblock::INODES),
+            free_nodes: field(superblock::FREE_INODES),
             fs: self.number(),
         }
     }
@@ -153,7 +153,10 @@ impl Ext2 {
     }
 
     /// Writes all but contents of files to the disk, and makes all stay.
-    fn flush(&self) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// [`Errno::EIO`].
+    pub fn flush(&self) -> Result<(), Errno> {
         let mut core = self.core.lock();
         if !self.read_only {
             core.buffers.flush()?;
@@ -185,12 +188,25 @@ impl Ext2 {
         outcome
     }
 
+    /// Writes everything while the file system is still in its place, so that to unmount it takes little time, and fails
+    /// hardly ever after it was taken off.
+    ///
+    /// # Errors
+    /// [`Errno::EBUSY`]: a file is in use; [`Errno::EIO`].
+    pub fn prepare_unmount(&self) -> Result<(), Errno> {
+        if self.all_inodes().any(|inode| inode.number != ROOT && inode.is_used()) {
+            return Err(Errno::EBUSY);
+        }
+        self.collect(false).and(self.sync())
+    }
+
     /// Writes everything and forgets it. All but the root's inode must be unused.
     ///
     /// # Errors
     /// [`Errno::EBUSY`]: a file is in use; [`Errno::EIO`].
     pub fn unmount(&self) -> Result<(), Errno> {
-        self.collect(true)?;
+        // Both: a file that cannot be written keeps neither other files nor their names from the disk.
+        self.collect(true).and(self.sync())?;
         if self.inodes.lock().len() > 1 {
             return Err(Errno::EBUSY);
         }
@@ -203,11 +219,21 @@ impl Ext2 {
         Ok(())
     }
 
+    /// Forgets all inodes, which refer to the file system. What of their contents could not be written is lost.
+    pub fn forget_all(&self) {
+        let inodes = ::core::mem::take(&mut *self.inodes.lock());
+        drop(inodes);
+    }
+
     /// Does what may need a block. If none is free, frees the files that nothing uses any more, and tries once more. The
     /// caller holds neither lock.
     fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         attempt().or_else(|errno| match errno {
-            Errno::ENOSPC => self.collect(false).and_then(|()| attempt()),
+            Errno::ENOSPC => {
+                // One of those files may fail, or be mapped, and others be freed.
+                let _ = self.collect(false);
+                attempt()
+            }
             errno => Err(errno),
         })
     }

@@ -154,14 +154,14 @@ impl Directory for GroupFolder {
         Ok(Dentry::new(here, name.into(), self.of(self.group.make(name)?)))
     }
 
-    fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
+    fn remove(&self, name: &[u8], entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
         if !directory {
             return Err(Errno::EPERM);
         }
         if !entry.node().is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.group.remove(&entry.name())
+        self.group.remove(name)
     }
 }
 

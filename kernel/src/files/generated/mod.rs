@@ -52,7 +52,15 @@ pub struct Generated {
 
 impl Generated {
     fn info(self) -> FsInfo {
-        FsInfo { magic: self.magic, page: FRAME_SIZE, blocks: 0, free: 0, nodes: 0, fs: self.fs }
+        FsInfo {
+            magic: self.magic,
+            page: FRAME_SIZE,
+            blocks: 0,
+            free: 0,
+            nodes: 0,
+            free_nodes: 0,
+            fs: self.fs,
+        }
     }
 }
 

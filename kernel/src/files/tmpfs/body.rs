@@ -14,7 +14,7 @@ use crate::files::io::{Chunk, Sink, Source};
 use crate::files::limits;
 use crate::files::stored::{self, Stored};
 use crate::memory::manager::{KernelFile, manager};
-use crate::task::sleep_lock::SleepLock;
+use crate::task::sleep_lock::{SleepGuard, SleepLock};
 
 /// The size of the units of `st_blocks`.
 const BLOCK: u64 = 512;
@@ -215,6 +215,11 @@ impl Body {
             Contents::Archive(_) => {}
         }
         Ok(())
+    }
+
+    /// Keeps the contents from being written, unless a task is about to: it may have prepared a part of the file.
+    pub fn pause_writes(&self) -> Option<SleepGuard<'_, ()>> {
+        self.writing.try_lock()
     }
 
     fn has_seal(&self, seals: u32) -> bool {

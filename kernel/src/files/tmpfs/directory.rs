@@ -46,9 +46,10 @@ impl Entries {
         self.0.read().len()
     }
 
-    /// Whether this very entry is still here. Under the lock of the tree.
-    pub(super) fn has(&self, entry: &Arc<Dentry>) -> bool {
-        self.find(&entry.name()).is_some_and(|found| Arc::ptr_eq(&found, entry))
+    /// Fails unless a name leads to this very entry. Under the lock of the tree.
+    pub(super) fn check(&self, name: &[u8], entry: &Arc<Dentry>) -> Result<(), Errno> {
+        let leads_there = self.find(name).is_some_and(|found| Arc::ptr_eq(&found, entry));
+        if leads_there { Ok(()) } else { Err(Errno::ESTALE) }
     }
 }
 
@@ -81,13 +82,35 @@ impl Inode {
         self.note_write();
     }
 
-    /// Adds a node that has no name yet, or one more.
-    fn add(&self, here: &Arc<Dentry>, name: &[u8], node: Arc<Inode>) -> Result<Arc<Dentry>, Errno> {
+    /// Uses up the one name that a file without names may get. Under the lock of the tree, before it gets a name.
+    fn take_link(&self) -> Result<(), Errno> {
+        let mut meta = self.meta.lock();
+        if meta.links == 0 && !meta.linkable {
+            return Err(Errno::ENOENT);
+        }
+        if meta.links >= MOST_LINKS {
+            return Err(Errno::EMLINK);
+        }
+        meta.linkable = false;
+        Ok(())
+    }
+
+    /// Adds a node that has no name yet, or with `links` one more.
+    fn add(
+        &self,
+        here: &Arc<Dentry>,
+        name: &[u8],
+        node: Arc<Inode>,
+        links: bool,
+    ) -> Result<Arc<Dentry>, Errno> {
         let _tree = self.fs.tree.lock();
         self.check_alive()?;
         let entries = self.entries()?;
         if entries.find(name).is_some() {
             return Err(Errno::EEXIST);
+        }
+        if links {
+            node.take_link()?;
         }
         let name: Arc<[u8]> = Arc::from(name);
         let entry = Dentry::new(here, name.clone(), node.clone());
@@ -111,7 +134,7 @@ impl Directory for Inode {
     }
 
     fn create(&self, here: &Arc<Dentry>, name: &[u8], new: New) -> Result<Arc<Dentry>, Errno> {
-        self.add(here, name, Inode::new(&self.fs, new)?)
+        self.add(here, name, Inode::new(&self.fs, new)?, false)
     }
 
     fn create_unnamed(&self, new: New, linkable: bool) -> Result<Arc<dyn Node>, Errno> {
@@ -127,28 +150,16 @@ impl Directory for Inode {
         if inode.entries().is_ok() {
             return Err(Errno::EPERM);
         }
-        {
-            let mut meta = inode.meta.lock();
-            if meta.links == 0 && !meta.linkable {
-                return Err(Errno::ENOENT);
-            }
-            if meta.links >= MOST_LINKS {
-                return Err(Errno::EMLINK);
-            }
-            meta.linkable = false;
-        }
-        self.add(here, name, inode).map(drop)
+        self.add(here, name, inode, true).map(drop)
     }
 
-    fn remove(&self, entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
+    fn remove(&self, name: &[u8], entry: &Arc<Dentry>, directory: bool) -> Result<(), Errno> {
         let tree = self.fs.tree.lock();
         let entries = self.entries()?;
-        if !entries.has(entry) {
-            return Err(Errno::ENOENT);
-        }
+        entries.check(name, entry)?;
         let inode = Inode::of(entry.node()).ok_or(Errno::EBUSY)?;
         check_removable(entry, inode, directory)?;
-        let removed = entries.take(&entry.name());
+        let removed = entries.take(name);
         entry.set_removed();
         inode.count_name(self, false);
         drop(tree);
@@ -157,8 +168,13 @@ impl Directory for Inode {
         Ok(())
     }
 
-    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
-        rename::rename(self, entry, to, name, how)
+    fn rename(
+        &self,
+        old: (&[u8], &Arc<Dentry>),
+        new: (&Arc<Dentry>, &[u8]),
+        how: Rename,
+    ) -> Result<(), Errno> {
+        rename::rename(self, old, new, how)
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Inode {
     pub(super) meta: Mutex<Meta>,
     content: Content,
     /// How it is in use.
-    pub claims: Claims,
+    claims: Claims,
 }
 
 /// What changes of a node.
@@ -233,7 +233,7 @@ impl Node for Inode {
 
     fn change(&self, change: &Change) -> Result<(), Errno> {
         let mut meta = self.meta.lock();
-        meta.mode = change.mode.unwrap_or(meta.mode);
+        meta.mode = change.mode_of(meta.mode);
         meta.uid = change.uid.unwrap_or(meta.uid);
         meta.gid = change.gid.unwrap_or(meta.gid);
         meta.accessed = change.accessed.unwrap_or(meta.accessed);
@@ -264,6 +264,10 @@ impl Node for Inode {
             Content::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn claims(&self) -> Option<&Claims> {
+        self.body().map(|_| &self.claims)
     }
 
     fn directory(&self) -> Result<&dyn Directory, Errno> {

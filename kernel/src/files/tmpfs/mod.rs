@@ -98,7 +98,7 @@ impl TmpFs {
                 HugeFsInfo { max, used, .. } => (HUGE_MAGIC, max, max.saturating_sub(used)),
             },
         };
-        FsInfo { magic, page: self.unit(), blocks, free, nodes: 0, fs: self.number }
+        FsInfo { magic, page: self.unit(), blocks, free, nodes: 0, free_nodes: 0, fs: self.number }
     }
 }
 

@@ -8,24 +8,21 @@ use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::Rename;
 
-/// Gives an entry of `from` the name `name` in the directory at `to`.
+/// Gives the entry to which `old_name` leads in `from` the name `name` in the directory at `to`.
 ///
 /// # Errors
 /// As `rename(2)`.
 pub(super) fn rename(
     from: &Inode,
-    entry: &Arc<Dentry>,
-    to: &Arc<Dentry>,
-    name: &[u8],
+    (old_name, entry): (&[u8], &Arc<Dentry>),
+    (to, name): (&Arc<Dentry>, &[u8]),
     how: Rename,
 ) -> Result<(), Errno> {
     let target = Inode::of(to.node()).filter(|inode| Arc::ptr_eq(&inode.fs, &from.fs)).ok_or(Errno::EXDEV)?;
     let tree = from.fs.tree.lock();
     target.check_alive()?;
     let (old, new) = (from.entries()?, target.entries()?);
-    if !old.has(entry) {
-        return Err(Errno::ENOENT);
-    }
+    old.check(old_name, entry)?;
     if entry.is_mount_point() {
         return Err(Errno::EBUSY);
     }

@@ -5,7 +5,10 @@ use quire::addr::VirtAddr;
 
 use super::{check_flags, current};
 use crate::errno::Errno;
+use crate::files::mounts;
+use crate::files::node::Kind;
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::WRITE;
 
 /// `R_OK`, `W_OK` and `X_OK` together.
 const MODES: u64 = 7;
@@ -30,7 +33,12 @@ impl Call<'_> {
         if mode & !MODES != 0 {
             return Err(Errno::EINVAL);
         }
-        let file = self.place(directory, &self.path(path)?, flags)?.node().attributes();
+        let place = self.place(directory, &self.path(path)?, flags)?;
+        let file = place.node().attributes();
+        let is_stored = matches!(file.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
+        if mode as u32 & WRITE != 0 && is_stored && mounts::has_flag(&place, abi::MS_RDONLY) {
+            return Err(Errno::EROFS);
+        }
         let own = self.process().credentials();
         let own = if flags as u32 & abi::AT_EACCESS != 0 { own } else { own.real() };
         if own.may(mode as u32, &file) { Ok(0) } else { Err(Errno::EACCES) }

@@ -13,7 +13,6 @@ use crate::task::credentials::{self, Right, WRITE, check_file, check_owner};
 use crate::time;
 
 const PERMISSIONS: u64 = 0o7777;
-const SET_IDS: u32 = 0o6000;
 const SET_GROUP: u64 = 0o2000;
 /// An owner that stays as it is.
 const KEEP: u32 = u32::MAX;
@@ -167,7 +166,10 @@ fn change_owner(place: &Arc<Dentry>, uid: u64, gid: u64) -> Answer {
             return Err(Errno::EPERM);
         }
     }
-    let mode = Some(file.mode & !SET_IDS).filter(|mode| file.kind != Kind::Directory && *mode != file.mode);
-    place.node().change(&Change { uid: wanted(uid), gid: wanted(gid), mode, ..Change::default() })?;
+    let change = match file.kind {
+        Kind::Directory => Change::default(),
+        _ => Change::dropping_set_ids(file.gid),
+    };
+    place.node().change(&Change { uid: wanted(uid), gid: wanted(gid), ..change })?;
     Ok(0)
 }

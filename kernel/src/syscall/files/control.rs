@@ -4,7 +4,7 @@ use linux_raw_sys::general as abi;
 use linux_raw_sys::ioctl;
 
 use crate::errno::Errno;
-use crate::files::locks::{Lock, LockSet, Owner};
+use crate::files::locks::{self, Lock, LockSet, Owner};
 use crate::files::open::{Ioctl, OpenFile};
 use crate::syscall::{Answer, Call};
 use quire::addr::VirtAddr;
@@ -61,12 +61,13 @@ impl Call<'_> {
             abi::LOCK_SH => {}
             abi::LOCK_EX => lock.exclusive = true,
             abi::LOCK_UN => {
-                crate::files::locks::release(&file, lock)?;
+                locks::release(&file, lock)?;
                 return Ok(0);
             }
             _ => return Err(Errno::EINVAL),
         }
-        crate::files::locks::acquire(&file, lock, waits)?;
+        locks::release_other_type(&file, &lock);
+        locks::acquire(&file, lock, waits)?;
         Ok(0)
     }
 

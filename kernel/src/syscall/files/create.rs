@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
-use super::{check_flags, current};
+use super::{again_while_stale, check_flags, current};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Kind, New, NewKind};
-use crate::files::walk::Found;
+use crate::files::walk::{Follow, Found};
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{self, Right};
 
@@ -27,7 +27,7 @@ impl Call<'_> {
     }
 
     fn mkdir_at(&self, directory: u64, path: usize, mode: u64) -> Answer {
-        let mut found = self.walk(directory, &self.path(path)?, false)?;
+        let mut found = self.walk(directory, &self.path(path)?, Follow::Never)?;
         found.slash = false;
         let mode = mode as u32 & DIRECTORY_PERMISSIONS & !self.places().umask;
         make(&found, NewKind::Other(Kind::Directory), mode)?;
@@ -66,7 +66,7 @@ impl Call<'_> {
     }
 
     fn make_node_at(&self, directory: u64, path: &[u8], mode: u32, kind: Kind) -> Result<Arc<Dentry>, Errno> {
-        let found = self.walk(directory, path, false)?;
+        let found = self.walk(directory, path, Follow::Never)?;
         let mode = mode & PERMISSIONS & !self.places().umask;
         make(&found, NewKind::Other(kind), mode)
     }
@@ -84,7 +84,7 @@ impl Call<'_> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        let found = self.walk(directory, &self.path(path)?, false)?;
+        let found = self.walk(directory, &self.path(path)?, Follow::Never)?;
         make(&found, NewKind::Symlink(target.into()), 0o777)?;
         Ok(0)
     }
@@ -104,7 +104,7 @@ impl Call<'_> {
         let nofollow = if follow { 0 } else { u64::from(abi::AT_SYMLINK_NOFOLLOW) };
         let flags = flags & u64::from(abi::AT_EMPTY_PATH) | nofollow;
         let place = self.place(from, &self.path(old)?, flags)?;
-        let found = self.walk(to, &self.path(new)?, false)?;
+        let found = self.walk(to, &self.path(new)?, Follow::Never)?;
         if found.place.is_some() {
             return Err(Errno::EEXIST);
         }
@@ -131,7 +131,7 @@ impl Call<'_> {
 
     fn remove(&self, base: u64, path: usize, directory: bool) -> Answer {
         let path = self.path(path)?;
-        let found = self.walk(base, &path, false)?;
+        let found = self.walk(base, &path, Follow::Never)?;
         if found.name.is_empty() {
             return Err(unnamed_error(&path, directory));
         }
@@ -142,12 +142,14 @@ impl Call<'_> {
         if found.slash && !place.node().is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        // The name must be the one in this directory, not the root of what is mounted there.
-        let entry = found.directory.node().directory()?.find(&found.directory, &found.name)?;
-        if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
-            return Err(Errno::EBUSY);
-        }
-        found.directory_without(&entry)?.remove(&entry, directory)?;
+        again_while_stale(|| {
+            // The name must be the one in this directory, not the root of what is mounted there.
+            let entry = found.directory.node().directory()?.find(&found.directory, &found.name)?;
+            if !Arc::ptr_eq(&entry.clone().covered(), &entry) {
+                return Err(Errno::EBUSY);
+            }
+            found.directory_without(&entry)?.remove(&found.name, &entry, directory)
+        })?;
         Ok(0)
     }
 }

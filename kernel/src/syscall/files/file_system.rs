@@ -1,6 +1,7 @@
 //! What a file system is (`statfs(2)`).
 
 use alloc::string::String;
+use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
@@ -8,8 +9,8 @@ use quire::limits::FRAME_SIZE;
 
 use super::current;
 use crate::errno::Errno;
+use crate::files::dentry::Dentry;
 use crate::files::mounts;
-use crate::files::node::FsInfo;
 use crate::files::walk::NAME_BYTES;
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{self, Right};
@@ -23,15 +24,16 @@ const FLAGS: u64 = 0x20 | 0x1000;
 impl Call<'_> {
     pub(in crate::syscall) fn statfs(&self) -> Answer {
         let place = self.place(current(), &self.path(0)?, 0)?;
-        self.put_statfs(&place.node().fs_info())
+        self.put_statfs(&place)
     }
 
     pub(in crate::syscall) fn fstatfs(&self) -> Answer {
         let file = self.table().get(self.arguments[0])?;
-        self.put_statfs(&file.place().node().fs_info())
+        self.put_statfs(file.place())
     }
 
-    fn put_statfs(&self, info: &FsInfo) -> Answer {
+    fn put_statfs(&self, place: &Arc<Dentry>) -> Answer {
+        let info = place.node().fs_info();
         let words = [
             info.magic,
             info.page,
@@ -39,11 +41,11 @@ impl Call<'_> {
             info.free,
             info.free,
             info.nodes,
-            info.nodes,
+            info.free_nodes,
             info.fs,
             NAME_BYTES as u64,
             info.page,
-            FLAGS,
+            FLAGS | u64::from(mounts::of(place).map_or(0, |mounted| mounted.flags())),
             0,
             0,
             0,
@@ -74,7 +76,7 @@ impl Call<'_> {
         let (source, kind, options) = (text(0)?, text(2)?, text(4)?);
         let place = self.place(current(), &self.path(1)?, 0)?;
         let disk = if kind == "ext2" { Some(self.place(current(), &self.path(0)?, 0)?) } else { None };
-        mounts::mount((&source, disk), &place, &kind, &options, flags & abi::MS_RDONLY != 0)?;
+        mounts::mount((&source, disk), &place, &kind, &options, flags)?;
         Ok(0)
     }
 

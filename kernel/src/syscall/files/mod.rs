@@ -36,7 +36,7 @@ use crate::files::context::{FsContext, Places};
 use crate::files::dentry::Dentry;
 use crate::files::open::OpenFile;
 use crate::files::table::FileTable;
-use crate::files::walk::{Found, PATH_BYTES, Walk};
+use crate::files::walk::{Follow, Found, PATH_BYTES, Walk};
 
 /// `AT_FDCWD`: paths start in the working directory.
 const CURRENT: i32 = abi::AT_FDCWD;
@@ -81,7 +81,7 @@ impl Call<'_> {
     }
 
     /// Walks along a path that starts at a descriptor.
-    fn walk(&self, descriptor: u64, path: &[u8], follow: bool) -> Result<Found, Errno> {
+    fn walk(&self, descriptor: u64, path: &[u8], follow: Follow) -> Result<Found, Errno> {
         let base = self.base(descriptor, path)?;
         Walk { root: self.places().root, base, follow, resolve: 0 }.find(path)
     }
@@ -96,7 +96,8 @@ impl Call<'_> {
         if path.is_empty() && flags as u32 & abi::AT_EMPTY_PATH != 0 {
             return self.base(descriptor, path);
         }
-        self.walk(descriptor, path, flags as u32 & abi::AT_SYMLINK_NOFOLLOW == 0)?.existing()
+        let follow = Follow::when(flags as u32 & abi::AT_SYMLINK_NOFOLLOW == 0);
+        self.walk(descriptor, path, follow)?.existing()
     }
 }
 
@@ -108,4 +109,14 @@ fn current() -> u64 {
 /// Fails if other flags than these are set.
 fn check_flags(flags: u64, known: u32) -> Result<(), Errno> {
     if flags as u32 & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Looks a name up and changes it. Does so again as long as another task changes the name in between.
+fn again_while_stale(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match attempt() {
+            Err(Errno::ESTALE) => {}
+            done => return done,
+        }
+    }
 }

@@ -9,9 +9,10 @@ use super::current;
 use crate::errno::Errno;
 use crate::files::claim::Claim;
 use crate::files::dentry::Dentry;
+use crate::files::mounts;
 use crate::files::node::{Kind, New, NewKind, Node};
 use crate::files::open::{File, Io, OpenFile, Opening};
-use crate::files::walk::{Found, Walk};
+use crate::files::walk::{Follow, Found, Walk};
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{EXECUTE, READ, WRITE, check_file};
 
@@ -114,7 +115,8 @@ impl Call<'_> {
         let base = self.base(directory, &path)?;
         let exclusive = request.has(abi::O_CREAT | abi::O_EXCL);
         let follow = !request.has(abi::O_NOFOLLOW) && !exclusive;
-        let walk = Walk { root: self.places().root, base, follow, resolve: request.resolve };
+        let walk =
+            Walk { root: self.places().root, base, follow: Follow::when(follow), resolve: request.resolve };
         let file = if request.has(UNNAMED) {
             self.open_unnamed(walk.find(&path)?, &request)?
         } else {
@@ -141,6 +143,9 @@ impl Call<'_> {
         match kind {
             Kind::Symlink => return Err(Errno::ELOOP),
             Kind::Directory if writes || request.has(abi::O_CREAT) => return Err(Errno::EISDIR),
+            Kind::CharDevice(_) | Kind::BlockDevice(_) if mounts::has_flag(&place, abi::MS_NODEV) => {
+                return Err(Errno::EACCES);
+            }
             _ => {}
         }
         if !created {
@@ -155,6 +160,7 @@ impl Call<'_> {
         if request.has(abi::O_TRUNC) && kind == Kind::Regular && !created {
             let _claim = Claim::to_write(place.node())?;
             place.node().truncate(0)?;
+            place.node().drop_set_ids()?;
         }
         Ok(OpenFile::with_claim(file, place, request.flags, claim))
     }
@@ -217,9 +223,13 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         if flags as u32 & CLOSE_RANGE_UNSHARE != 0 {
-            let own = self.table().copy()?;
-            let shared = core::mem::replace(&mut *self.process().files.lock(), own);
-            drop(shared);
+            let shared = self.table();
+            // The process has one reference, and `shared` is one. Locks of the process go with the table that has them.
+            if Arc::strong_count(&shared) > 2 {
+                let own = shared.copy()?;
+                let old = core::mem::replace(&mut *self.process().files.lock(), own);
+                drop(old);
+            }
         }
         let table = self.table();
         match flags as u32 & CLOSE_RANGE_CLOEXEC {

@@ -4,12 +4,13 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general as abi;
 
-use super::{check_flags, current};
+use super::{again_while_stale, check_flags, current};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::Rename;
-use crate::files::walk::Found;
+use crate::files::walk::{Follow, Found};
 use crate::syscall::{Answer, Call};
+use crate::task::credentials::{WRITE, check_file};
 
 impl Call<'_> {
     pub(in crate::syscall) fn rename(&self) -> Answer {
@@ -34,25 +35,43 @@ impl Call<'_> {
     }
 
     fn rename_at(&self, (from, old): (u64, usize), (to, new): (u64, usize), how: Rename) -> Answer {
-        let old = self.walk(from, &self.path(old)?, false)?;
-        let new = self.walk(to, &self.path(new)?, false)?;
+        let old = self.walk(from, &self.path(old)?, Follow::Never)?;
+        let new = self.walk(to, &self.path(new)?, Follow::Never)?;
         if old.name.is_empty() || new.name.is_empty() {
             return Err(if how == Rename::Keep { Errno::EEXIST } else { Errno::EBUSY });
         }
-        let entry = entry(&old)?;
-        let is_directory = entry.node().is_directory();
-        if (old.slash || new.slash) && !is_directory {
-            return Err(Errno::ENOTDIR);
-        }
-        match self::entry(&new) {
-            Ok(there) => new.directory_without(&there)?,
-            // There is none, or no longer.
-            Err(Errno::ENOENT) => new.writable_directory()?,
-            Err(errno) => return Err(errno),
-        };
-        old.directory_without(&entry)?.rename(&entry, &new.directory, &new.name, how)?;
+        again_while_stale(|| rename_found(&old, &new, how))?;
         Ok(0)
     }
+}
+
+fn rename_found(old: &Found, new: &Found, how: Rename) -> Result<(), Errno> {
+    let entry = entry(old)?;
+    let is_directory = entry.node().is_directory();
+    if (old.slash || new.slash) && !is_directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let moves = !Arc::ptr_eq(&old.directory, &new.directory);
+    if moves {
+        check_movable(&entry)?;
+    }
+    match self::entry(new) {
+        Ok(there) => {
+            if moves && how == Rename::Exchange {
+                check_movable(&there)?;
+            }
+            new.directory_without(&there)?
+        }
+        // There is none, or no longer.
+        Err(Errno::ENOENT) => new.writable_directory()?,
+        Err(errno) => return Err(errno),
+    };
+    old.directory_without(&entry)?.rename((&old.name, &entry), (&new.directory, &new.name), how)
+}
+
+/// Fails for a directory that the caller may not write. To move it to another one changes its `..`.
+fn check_movable(entry: &Arc<Dentry>) -> Result<(), Errno> {
+    if entry.node().is_directory() { check_file(WRITE, || entry.node().attributes()) } else { Ok(()) }
 }
 
 /// The entry that was found, which must not be covered by a mount.

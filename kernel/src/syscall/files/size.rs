@@ -48,6 +48,7 @@ impl Call<'_> {
             return Err(Errno::ESPIPE);
         }
         file.file().allocate(mode as u32, offset, bytes)?;
+        file.place().node().drop_set_ids()?;
         Ok(0)
     }
 }
@@ -57,7 +58,8 @@ fn set_size(place: &Arc<Dentry>, bytes: u64) -> Result<(), Errno> {
     if bytes > place.node().attributes().size {
         limits::check_file_size(bytes)?;
     }
-    place.node().truncate(bytes)
+    place.node().truncate(bytes)?;
+    place.node().drop_set_ids()
 }
 
 fn size(argument: u64) -> Result<u64, Errno> {

@@ -84,5 +84,6 @@ fn io_of(file: &OpenFile, flags: u64) -> Result<Io, Errno> {
     let mut io = file.io();
     io.nonblocking |= flags as u32 & abi::RWF_NOWAIT != 0;
     io.append |= flags as u32 & abi::RWF_APPEND != 0;
+    io.sync |= flags as u32 & (abi::RWF_DSYNC | abi::RWF_SYNC) != 0;
     Ok(io)
 }

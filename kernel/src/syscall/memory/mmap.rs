@@ -9,6 +9,7 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::{Backing, MapRequest, Placement, Sharing};
 
 use crate::errno::Errno;
+use crate::files::mounts;
 use crate::files::open::Mapping;
 use crate::ipc;
 use crate::memory::manager::manager;
@@ -129,8 +130,14 @@ impl Call<'_> {
             return Err(Errno::EPERM);
         }
         // What is open for reading alone, or sealed, can never be stored to.
-        let forbid =
+        let mut forbid =
             if sharing == Sharing::Shared && !may_store { Protection::WRITE } else { Protection::NONE };
+        if mounts::has_flag(file.place(), abi::MS_NOEXEC) {
+            if request.prot.contains(Protection::EXEC) {
+                return Err(Errno::EPERM);
+            }
+            forbid = forbid.union(Protection::EXEC);
+        }
         let backed = match mapping {
             Mapping::File(file) => file,
             Mapping::Zeroes => {

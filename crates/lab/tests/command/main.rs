@@ -22,6 +22,7 @@ mod record;
 mod record_attach;
 mod record_attach_idle;
 mod record_compat;
+mod record_detail;
 mod record_lost;
 mod record_order;
 mod record_privilege;

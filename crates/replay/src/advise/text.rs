@@ -232,6 +232,11 @@ fn part_of(saved: f64, own: f64) -> String {
 }
 
 fn nothing(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>) -> String {
+    if verdict.recorded_large {
+        let said = "none: folios may have been large while it was recorded, so smaller ones have too few faults here; \
+                    start the program by `quire advise -- COMMAND`";
+        return labelled("verdict:", said);
+    }
     let before = &verdict.baseline().score;
     let Some(best) = verdict.best.map(|at| &verdict.cases[at]) else {
         return labelled(

@@ -5,6 +5,7 @@ mod advise_limit;
 mod advise_policies;
 mod advise_reach;
 mod advise_shmem;
+mod advise_timeline;
 mod advise_tlb;
 mod attach_script;
 mod boot;

@@ -375,6 +375,13 @@ fn over_time(trial: &Trial, before: &Case, after: &Case) -> String {
         let line = sparkline(values, highest);
         let _ = writeln!(text, "  {name:<7}{line} {}", size(most(case, |sample| sample.resident)));
     }
+    for case in [before, after] {
+        let untouched = most(case, |sample| sample.wasted);
+        if untouched > 0 {
+            let values = case.figures.timeline.iter().map(|sample| sample.wasted as f64);
+            let _ = writeln!(text, "  unused {} {}", sparkline(values, highest), size(untouched));
+        }
+    }
     let tables = |case: &Case| size(most(case, |sample| sample.page_tables));
     let _ = writeln!(text, "  page tables {} → {} at the most", tables(before), tables(after));
     text

@@ -36,6 +36,7 @@ mod replay_calls;
 mod replay_limits;
 mod replay_major;
 mod replay_memfd;
+mod replay_sort;
 mod report;
 mod restore;
 mod rules;

@@ -94,7 +94,7 @@ impl Processor {
         let vendor = vendor.as_ref().map_or("", |vendor| vendor.as_str());
         let amd = is_amd(vendor);
         let described: &[(u32, Vec<Tlb>)] = &match amd {
-            true => [(0x8000_0005, amd_leaves(cpuid)), (0, Vec::new())],
+            true => [(0x8000_0005, amd_leaves(cpuid, amd_unit(reader))), (0, Vec::new())],
             false => [(0x18, leaf_18(cpuid)), (2, leaf_2(reader))],
         };
         let usable = described.iter().find(|(_, tlbs)| {
@@ -188,8 +188,18 @@ fn leaf_2(reader: &impl CpuIdReader) -> Vec<Tlb> {
     registers.filter(|register| register >> 31 == 0).flat_map(u32::to_le_bytes).filter_map(tlb).collect()
 }
 
+/// How many entries AMD's second level has for one that is counted. Fields of 12 bits are too small for Zen 5 (family 0x1a), which
+/// counts in 32. A bit of leaf 0x8000_0021 says so, which virtual machines may hide without changing the numbers.
+fn amd_unit(reader: &impl CpuIdReader) -> u32 {
+    const LEAF: u32 = 0x8000_0021;
+    let version = reader.cpuid1(1).eax;
+    let (family, extended) = (version >> 8 & 0xf, version >> 20 & 0xff);
+    let says_so = reader.cpuid1(0x8000_0000).eax >= LEAF && reader.cpuid1(LEAF).eax >> 14 & 1 == 1;
+    if says_so || family == 0xf && family + extended >= 0x1a { 32 } else { 1 }
+}
+
 /// AMD's leaves 0x8000_0005 and 0x8000_0006. They give numbers for each page size; where both are the same, the entries are.
-fn amd_leaves<R: CpuIdReader>(cpuid: &CpuId<R>) -> Vec<Tlb> {
+fn amd_leaves<R: CpuIdReader>(cpuid: &CpuId<R>, unit: u32) -> Vec<Tlb> {
     type Make = fn(u8, [bool; 2], (u32, u32)) -> Tlb;
     let mut tlbs = Vec::new();
     let mut put = |level: u8, make: Make, small: (u32, u32), large: (u32, u32)| match small == large {
@@ -216,12 +226,16 @@ fn amd_leaves<R: CpuIdReader>(cpuid: &CpuId<R>) -> Vec<Tlb> {
         let large = of(info.dtlb_2m_4m_size().into(), info.dtlb_2m_4m_associativity());
         put(1, Tlb::data, small, large);
     }
+    let second = |entries: u16, ways: Associativity| {
+        let (entries, ways) = of(entries, ways);
+        (entries * unit, if ways == entries { ways * unit } else { ways })
+    };
     if let Some(info) = cpuid.get_l2_l3_cache_and_tlb_info() {
-        let small = of(info.itlb_4k_size(), info.itlb_4k_associativity());
-        let large = of(info.itlb_2m_4m_size(), info.itlb_2m_4m_associativity());
+        let small = second(info.itlb_4k_size(), info.itlb_4k_associativity());
+        let large = second(info.itlb_2m_4m_size(), info.itlb_2m_4m_associativity());
         put(2, Tlb::fetches, small, large);
-        let small = of(info.dtlb_4k_size(), info.dtlb_4k_associativity());
-        let large = of(info.dtlb_2m_4m_size(), info.dtlb_2m_4m_associativity());
+        let small = second(info.dtlb_4k_size(), info.dtlb_4k_associativity());
+        let large = second(info.dtlb_2m_4m_size(), info.dtlb_2m_4m_associativity());
         put(2, Tlb::data, small, large);
     }
     tlbs.retain(is_real);

@@ -13,7 +13,7 @@ fn of(vendor: &str, leaves: &'static [(u32, u32, [u32; 4])]) -> Processor {
         let found = leaves.iter().find(|known| (known.0, known.1) == (leaf, sub)).map(|known| known.2);
         let [eax, ebx, ecx, edx] = match leaf {
             0 => [0x20, name[0], name[2], name[1]],
-            0x8000_0000 => [0x8000_0020, 0, 0, 0],
+            0x8000_0000 => [0x8000_0021, 0, 0, 0],
             _ => found.unwrap_or_default(),
         };
         CpuIdResult { eax, ebx, ecx, edx }
@@ -89,6 +89,21 @@ fn amd_is_read() {
         (processor.leaf, processor.coalesces, &processor.tlbs[..]),
         (Some(0x8000_0005), 4, &wanted[..])
     );
+}
+
+/// Zen 5 counts the entries of its second level in 32, and a virtual machine may hide the bit that says so.
+#[test]
+fn a_second_level_may_be_counted_in_32() {
+    const FIRST: (u32, u32, [u32; 4]) = (0x8000_0005, 0, [0xff60_ff40, 0xff60_ff40, 0, 0]);
+    const SECOND: (u32, u32, [u32; 4]) = (0x8000_0006, 0, [0x4080_2040, 0x6080_4040, 0, 0]);
+    let zen5 = of("AuthenticAMD", &[(1, 0, [0x00b0_0f21, 0, 0, 0]), FIRST, SECOND]);
+    let zen3 = of("AuthenticAMD", &[(1, 0, [0x00a0_0f11, 0, 0, 0]), FIRST, SECOND]);
+    let told = of("AuthenticAMD", &[FIRST, SECOND, (0x8000_0021, 0, [1 << 14, 0, 0, 0])]);
+    let data = |processor: &Processor| {
+        [Size::Small, Size::Large].map(|size| processor.entries(2, Access::Load, size))
+    };
+    assert_eq!([data(&zen5), data(&told), data(&zen3)], [[4096; 2], [4096; 2], [128; 2]]);
+    assert_eq!(zen5.entries(2, Access::Fetch, Size::Small), 2048);
 }
 
 /// What a virtual machine with hidden leaves says: leaf 2 points to leaf 0x18, which is empty. And nonsense.

@@ -184,10 +184,10 @@ pub(crate) fn grow_heap(trace: &mut SmallTrace, bytes: u64) {
 const SPARSE: u64 = 0x1000_0000;
 
 /// A copy of the kernel's settings: its directory, and all settings by name.
-struct Copy(tempfile::TempDir);
+pub(crate) struct Copy(tempfile::TempDir);
 
 impl Copy {
-    fn new(settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         for (name, value) in settings {
             let path = root.path().join("sys/kernel/mm/transparent_hugepage").join(name);
@@ -197,10 +197,18 @@ impl Copy {
         Self(root)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     fn advise(&self, trace: &Path) -> Value {
+        self.advise_for("throughput", trace)
+    }
+
+    pub(crate) fn advise_for(&self, goal: &str, trace: &Path) -> Value {
         let prices = prices();
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command.args(["advise", "--format", "json", "--prices"]).arg(&*prices).arg(trace);
+        command.args(["advise", "--format", "json", "--goal", goal, "--prices"]).arg(&*prices).arg(trace);
         let output = command.env("QUIRE_SETTINGS", self.0.path()).output().expect("the command runs");
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("a JSON object")

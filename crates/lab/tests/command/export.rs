@@ -66,6 +66,23 @@ fn a_simulator_of_processors_gets_instructions_of_64_bytes() {
     assert_eq!(touches, faults(CC1));
 }
 
+/// Its reader takes an address space and a page number from each line, and skips lines that start with `#`.
+#[test]
+fn a_simulator_of_virtual_memory_gets_page_numbers() {
+    let output = export(&["--format", "mimicos"]);
+    assert!(output.status.success());
+    let pages: Vec<(u32, u64)> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let (space, page) = line.split_once(' ').unwrap();
+            (space.parse().unwrap(), page.parse().unwrap())
+        })
+        .collect();
+    let expected: Vec<(u32, u64)> = faults(CC1).into_iter().map(|(addr, _)| (0, addr >> 12)).collect();
+    assert_eq!(pages, expected);
+}
+
 #[test]
 fn a_table_has_every_event() {
     let output = export(&[]);
@@ -80,7 +97,7 @@ fn a_table_has_every_event() {
 
 #[test]
 fn a_process_that_is_not_there_is_refused() {
-    for format in ["csv", "ramulator", "champsim"] {
+    for format in ["csv", "ramulator", "champsim", "mimicos"] {
         let output = export(&["--format", format, "--pid", "1"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && output.stdout.is_empty(), "{said}");

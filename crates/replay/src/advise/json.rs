@@ -47,6 +47,7 @@ struct Report<'a> {
     /// `null` if nothing is worth doing.
     chosen: Option<String>,
     best: Option<String>,
+    recorded_large: bool,
     sets: Vec<Set<'a>>,
     left_out: &'a [String],
     plan: Option<Value>,
@@ -121,6 +122,7 @@ pub(super) fn line(
         baseline: verdict.baseline().name(),
         chosen: verdict.chosen().map(Case::name),
         best: verdict.best.map(|at| verdict.cases[at].name()),
+        recorded_large: verdict.recorded_large,
         sets: (0..verdict.cases.len()).map(|at| set((trial, verdict), at, &names, request)).collect(),
         left_out: &verdict.left_out,
         plan: verdict.plan.as_ref().map(|plan| {

@@ -40,6 +40,9 @@ pub(super) fn text(trial: &Trial, verdict: &Verdict) -> String {
         if let Some(after) = verdict.chosen().and_then(|case| same(case, process)) {
             let over_time = sparkline(steps(after).into_iter().map(|bytes| bytes as f64), highest);
             text += &format!("  {:<NAME$} {over_time} {}\n", "  after", size(after.peak));
+            let both = |of: fn(&Process) -> &[u64]| format!("{} → {}", most(of(process)), most(of(after)));
+            let (tables, wasted) = (both(|process| &process.page_tables), both(|process| &process.wasted));
+            text += &format!("    page tables {tables}, untouched {wasted} at the most\n");
         }
     }
     text
@@ -49,6 +52,11 @@ pub(super) fn text(trial: &Trial, verdict: &Verdict) -> String {
 fn same<'c>(case: &'c Case, process: &Process) -> Option<&'c Process> {
     let is = |other: &&Process| (other.pid, other.first_step) == (process.pid, process.first_step);
     case.figures.processes.iter().find(is)
+}
+
+/// The most of any step.
+fn most(steps: &[u64]) -> String {
+    size(steps.iter().copied().max().unwrap_or(0))
 }
 
 /// Resident bytes at the start of each step of the recorded time.
@@ -68,6 +76,8 @@ pub(super) fn json(trial: &Trial, case: &Case) -> Vec<Value> {
             "peak_rss_bytes": process.peak,
             "first_step": process.first_step,
             "resident": process.resident,
+            "page_tables": process.page_tables,
+            "wasted": process.wasted,
         })
     };
     case.figures.processes.iter().map(one).collect()

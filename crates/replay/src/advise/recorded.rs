@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::output::say;
-use crate::record::{self, Attach, Options, Referenced, Sampling, Subject, Wait};
+use crate::record::{self, Attach, Options, Referenced, Sampling, Subject, Thp, Wait};
 use crate::trace::Program;
 
 /// A trace that was just recorded; a temporary one goes with the value.
@@ -44,6 +44,8 @@ pub(super) fn record(
         no_arguments: false,
         wait: Wait::All,
         ends_with_recorder: false,
+        thp: Thp::Off,
+        max_overhead: None,
         referenced,
     })?;
     tell(&recorded);

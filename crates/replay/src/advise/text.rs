@@ -232,6 +232,11 @@ fn part_of(saved: f64, own: f64) -> String {
 }
 
 fn nothing(trial: &Trial, verdict: &Verdict, request: AdviseRequest<'_>) -> String {
+    if verdict.recorded_large {
+        let said = "none: folios may have been large while it was recorded, so smaller ones have too few faults here; \
+                    start the program by `quire advise -- COMMAND`";
+        return labelled("verdict:", said);
+    }
     let before = &verdict.baseline().score;
     let Some(best) = verdict.best.map(|at| &verdict.cases[at]) else {
         return labelled(
@@ -369,6 +374,13 @@ fn over_time(trial: &Trial, before: &Case, after: &Case) -> String {
         let values = case.figures.timeline.iter().map(|sample| sample.resident as f64);
         let line = sparkline(values, highest);
         let _ = writeln!(text, "  {name:<7}{line} {}", size(most(case, |sample| sample.resident)));
+    }
+    for case in [before, after] {
+        let untouched = most(case, |sample| sample.wasted);
+        if untouched > 0 {
+            let values = case.figures.timeline.iter().map(|sample| sample.wasted as f64);
+            let _ = writeln!(text, "  unused {} {}", sparkline(values, highest), size(untouched));
+        }
     }
     let tables = |case: &Case| size(most(case, |sample| sample.page_tables));
     let _ = writeln!(text, "  page tables {} → {} at the most", tables(before), tables(after));

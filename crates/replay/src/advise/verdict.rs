@@ -63,6 +63,9 @@ pub(super) struct Verdict {
     pub(super) best: Option<usize>,
     /// Whether that is worth a change.
     pub(super) changes: bool,
+    /// Whether faults were recorded that may have brought in large folios: nothing is advised then, since the figures of
+    /// smaller sizes lack the faults on the other pages.
+    pub(super) recorded_large: bool,
     /// Folios for some mappings alone, where that is much better.
     pub(super) plan: Option<Plan>,
     /// Why sets were not tried.
@@ -105,6 +108,11 @@ impl Verdict {
         let left_out = left_out.iter().map(ToString::to_string).collect();
         let rule = Rule { goal: request.goal, most_waste: request.most_waste, wall_ns: trial.wall_ns() };
         let mut verdict = Self::judged(figures, prices, left_out, rule, request.high);
+        let of_machine = settings.set();
+        let given = if trial.asks() { of_machine } else { of_machine.unrequested() };
+        if !trial.header().thp_disabled && given != FolioSet::FRAMES {
+            (verdict.recorded_large, verdict.changes, verdict.plan) = (true, false, None);
+        }
         if let Some(settings) = request.khugepaged {
             let sets: Vec<FolioSet> =
                 [Some(verdict.baseline()), verdict.chosen()].into_iter().flatten().map(Case::set).collect();
@@ -146,6 +154,7 @@ impl Verdict {
             prices,
             best,
             changes,
+            recorded_large: false,
             plan,
             left_out,
             translations: None,

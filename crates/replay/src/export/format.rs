@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use super::touches::Touch;
+use super::touches::{PAGE, Touch};
 use crate::trace::{Event, EventKind, ForkKind, TraceReader};
 
 /// What was written.
@@ -39,6 +39,12 @@ pub(super) fn champsim<W: Write>(touch: &Touch, out: &mut W) -> io::Result<()> {
     instruction[..8].copy_from_slice(&at.to_le_bytes());
     instruction[place..place + 8].copy_from_slice(&touch.addr.to_le_bytes());
     out.write_all(&instruction)
+}
+
+/// A line for `mimicos_replay` of Virtuoso (its `mimicos/tests/mimicos_replay.cc`): an address space and the number of a page of
+/// 4 KiB in it, both decimal. There is one address space, number 0.
+pub(super) fn mimicos<W: Write>(touch: &Touch, out: &mut W) -> io::Result<()> {
+    writeln!(out, "0 {}", touch.addr / PAGE)
 }
 
 /// The first line of the table.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! touches   the pages that a process touches, in order
-//! format    how a touch is written: ChampSim, Ramulator, and a table of all events
+//! format    how a touch is written: ChampSim, Ramulator, Virtuoso's MimicOS, and a table of all events
 //! ```
 
 mod format;
@@ -47,7 +47,8 @@ const EXAMPLES: &str = "\
 Examples:
   quire export redis.qtrace | head                         every event, a line each
   quire export --format ramulator -o redis.trace redis.qtrace
-  quire export --format champsim redis.qtrace | xz >redis.champsimtrace.xz";
+  quire export --format champsim redis.qtrace | xz >redis.champsimtrace.xz
+  quire export --format mimicos -o redis.vpns redis.qtrace";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -57,6 +58,8 @@ enum Format {
     Ramulator,
     /// Binary instructions of ChampSim.
     Champsim,
+    /// Pages for MimicOS, the kernel of Virtuoso.
+    Mimicos,
 }
 
 /// Runs `quire export`.
@@ -71,6 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         Format::Csv => events(&args.file, args.pid, &mut out).with_context(in_file)?,
         Format::Ramulator => pages(args, &mut out, format::ramulator).with_context(in_file)?,
         Format::Champsim => pages(args, &mut out, format::champsim).with_context(in_file)?,
+        Format::Mimicos => pages(args, &mut out, format::mimicos).with_context(in_file)?,
     };
     out.flush()?;
     drop(out);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::trace::{Access, Event, EventKind, TraceReader};
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// A touch of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::attach::{Attach, attach};
-use super::options::{Options, Wait};
+use super::options::{Options, Thp, Wait};
 use super::{Recorded, Subject, record};
 use crate::output::{parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
@@ -23,7 +23,7 @@ Examples:
 ///
 /// The trace has every memory system call and every page fault, in one order. Root records everything; a recording by an
 /// ordinary user lacks faults from kernel mode, access kinds, fault durations and fault-around. Transparent huge pages are
-/// off for the program.
+/// off for the program unless `--thp as-is` is given.
 ///
 /// With `--pid` or `--cgroup` the command attaches to what already runs, as root, and lets go of it after `--duration`,
 /// when it ends, or at Ctrl-C. The trace then begins with the mappings and present pages of that moment; huge pages stay
@@ -67,9 +67,13 @@ pub struct Args {
     /// How long to record what runs, for example 60s [default: until it ends, or Ctrl-C].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "running")]
     duration: Option<Duration>,
-    /// Percent of its time that recording may cost what runs. Beyond that, faults are not recorded but counted as lost.
-    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = parse_percent, requires = "running")]
-    max_overhead: f64,
+    /// Transparent huge pages of COMMAND. What runs already keeps its own.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "running")]
+    thp: Thp,
+    /// Percent of the program's time that recording may cost, as root. Beyond that, faults are not recorded but counted as
+    /// lost [default: 5 for what runs already, no bound for COMMAND].
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    max_overhead: Option<f64>,
     /// Print no summary.
     #[arg(short, long)]
     quiet: bool,
@@ -77,6 +81,9 @@ pub struct Args {
     #[arg(required_unless_present = "running", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
+
+/// Percent of its time that recording may cost what runs already, unless the user says otherwise.
+const ATTACHED_OVERHEAD: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TierChoice {
@@ -99,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             output: args.output.clone(),
             subject,
             duration: args.duration,
-            max_overhead: args.max_overhead / 100.0,
+            max_overhead: args.max_overhead.unwrap_or(ATTACHED_OVERHEAD) / 100.0,
             ring_bytes: args.ring,
             name: args.name.clone(),
             version: args.program_version.clone(),
@@ -126,6 +133,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         no_arguments: args.no_arguments,
         wait: args.wait,
         ends_with_recorder: false,
+        thp: args.thp,
+        max_overhead: args.max_overhead.map(|percent| percent / 100.0),
         referenced: None,
     })?;
     tell(args, &recorded);

@@ -130,10 +130,9 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let wall_ns = recorded_ns.max(summary.wall_ns());
     let totals = Totals { lost: summary.lost, wall_ns, kernel_faults: 0 };
     let written = writer.close(totals).map_err(not_kept)?;
-    let (before, overhead) = (summary.before, overhead.unwrap_or_default());
-    let attached = Some(Attached { before, overhead, ..following.attached });
+    let attached = Some(Attached { before: summary.before, ..following.attached });
     let recorded = Recorded::of(0, Tier::Privileged, written, summary, totals, grown_to);
-    Ok(Recorded { attached, referenced, ..recorded })
+    Ok(Recorded { attached, overhead, referenced, ..recorded })
 }
 
 /// The processes that the recording follows.
@@ -332,7 +331,7 @@ fn header(options: &Attach, ring_bytes: usize, fault_around: bool) -> Result<Hea
         command,
         ring_bytes: ring_bytes as u64,
         program: Program { name: options.name.clone().unwrap_or(name), version: options.version.clone() },
-        thp_disabled: process.as_ref().is_some_and(has_no_huge_pages),
+        thp_disabled: process.as_ref().is_some_and(|process| has_no_huge_pages(process.pid())),
         attached: true,
         limits: process.and_then(|process| limits(&process)).or(header.limits),
         ..header
@@ -340,14 +339,14 @@ fn header(options: &Attach, ring_bytes: usize, fault_around: bool) -> Result<Hea
 }
 
 /// Whether the kernel gives the process single pages alone.
-fn has_no_huge_pages(process: &Process) -> bool {
+pub(super) fn has_no_huge_pages(pid: i32) -> bool {
     let never = |path: &std::path::Path| thp::selected(path).is_none_or(|value| value == "never");
     let global = thp::root().join("enabled");
     let sizes = thp::sizes(&thp::root());
     let inherits = |path: &std::path::Path| thp::selected(path).is_some_and(|value| value == "inherit");
     let is_off = |path: &PathBuf| never(path) || inherits(path) && never(&global);
     let all_off = if sizes.is_empty() { never(&global) } else { sizes.values().all(is_off) };
-    let status = proc_files::text(format!("/proc/{}/status", process.pid())).unwrap_or_default();
+    let status = proc_files::text(format!("/proc/{pid}/status")).unwrap_or_default();
     all_off || status.lines().any(|line| line.split_whitespace().eq(["THP_enabled:", "0"]))
 }
 

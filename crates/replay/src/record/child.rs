@@ -14,6 +14,7 @@ use nix::unistd::{ForkResult, Pid, close, execvp, fork, pipe2, read, write};
 use seccompiler::BpfProgram;
 
 use super::RecordError;
+use super::options::Thp;
 use super::signals::Inherited;
 
 /// What a process needs to become the program. Made before the fork, so that the recorder has its ends of the
@@ -32,8 +33,19 @@ pub(super) struct Prepared {
 pub(super) enum Folios {
     /// Single pages.
     Small,
+    /// What the process that starts the recorder would get.
+    Inherited,
     /// What the settings of the kernel say.
     AsSet,
+}
+
+impl From<Thp> for Folios {
+    fn from(thp: Thp) -> Self {
+        match thp {
+            Thp::Off => Folios::Small,
+            Thp::AsIs => Folios::Inherited,
+        }
+    }
 }
 
 /// A process before its gate.
@@ -61,13 +73,13 @@ pub(super) fn prepare(
     ends_with_recorder: bool,
     inherited: &Inherited,
 ) -> Result<Gated, RecordError> {
-    let prepared = Prepared { folios, ends_with_recorder, ..Prepared::new(command)? };
+    let prepared = Prepared { ends_with_recorder, ..Prepared::new(command, folios)? };
     let pid = prepared.fork(None, inherited).map_err(RecordError::system("fork"))?;
     Ok(prepared.gated(pid, pid))
 }
 
 impl Prepared {
-    pub(super) fn new(command: &[OsString]) -> Result<Prepared, RecordError> {
+    pub(super) fn new(command: &[OsString], folios: Folios) -> Result<Prepared, RecordError> {
         let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let cannot = |source: io::Error| RecordError::CannotStart { program: name.clone(), source };
         let arguments = command
@@ -80,7 +92,7 @@ impl Prepared {
         }
         let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"));
         let (gate, failure) = (pipe()?, pipe()?);
-        Ok(Prepared { folios: Folios::Small, ends_with_recorder: false, gate, failure, name, arguments })
+        Ok(Prepared { folios, ends_with_recorder: false, gate, failure, name, arguments })
     }
 
     /// Makes the process. With `filter`, its tracer gets the system calls that match.
@@ -107,7 +119,9 @@ impl Prepared {
         // that it is not ignored.)
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         // The setting survives fork and exec.
-        prctl::set_thp_disable(self.folios == Folios::Small)?;
+        if self.folios != Folios::Inherited {
+            prctl::set_thp_disable(self.folios == Folios::Small)?;
+        }
         // If the recorder has ended already, the gate says so.
         if self.ends_with_recorder {
             prctl::set_pdeathsig(Signal::SIGTERM)?;

@@ -35,7 +35,7 @@ pub(super) struct Collected {
     pub(super) summary: Summary,
     /// Size in bytes of the largest ring, if the rings of the start became too small.
     pub(super) grown_to: Option<usize>,
-    /// Of a recording that attached.
+    /// Of a recording that has a bound.
     pub(super) overhead: Option<Overhead>,
 }
 

@@ -77,6 +77,11 @@ pub enum RecordError {
         "attaching to what runs needs root; run this command by sudo, or start the program by `quire record -- COMMAND`"
     )]
     NeedsRoot,
+    /// An ordinary user's recording has no bound.
+    #[error(
+        "`--max-overhead` needs root: an ordinary user's recording stops the program at each call, whatever that costs"
+    )]
+    NoBound,
     /// There is no such process.
     #[error("there is no process {pid}; `ps -e` lists those that run")]
     NoProcess {

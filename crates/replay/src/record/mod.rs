@@ -68,9 +68,10 @@ use nix::sys::prctl;
 use nix::unistd::Pid;
 
 pub use args::{Args, run};
+use attach::has_no_huge_pages;
 pub use attach::{Attach, attach};
 pub use error::RecordError;
-pub use options::{Options, Wait};
+pub use options::{Options, Thp, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};
 pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
@@ -127,11 +128,12 @@ fn with_setup(
     mut signals: Signals,
     target: Target,
 ) -> Result<Recorded, RecordError> {
-    let Setup { tier, gated, mut tracer, events, parser, fault_around } = setup;
+    let Setup { tier, gated, mut tracer, events, parser, fault_around, governor } = setup;
     let shown = if options.no_arguments { &options.command[..1] } else { &options.command };
     let header = Header {
         ring_bytes: events.ring_bytes as u64,
         program: options.program.clone(),
+        thp_disabled: options.thp == Thp::Off || has_no_huge_pages(gated.pid.as_raw()),
         ..setup::header(tier, shown, fault_around)?
     };
     let writer =
@@ -145,7 +147,7 @@ fn with_setup(
     let (started, ended, collected, referenced) = thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let assembler = Assembler::new(writer);
-            collect::run(events, &parser, assembler, None, receiver, &heard_ns, &end_ns)
+            collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
         });
         let mut sampler = None;
         let followed = (|| {
@@ -183,11 +185,11 @@ fn with_setup(
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, grown_to, .. } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, overhead } = collected.map_err(not_kept)?;
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
     let recorded = Recorded::of(exit_code, tier, written, summary, totals, grown_to);
-    Ok(Recorded { unprivileged, asked_to_end: signals.asked(), referenced, ..recorded })
+    Ok(Recorded { unprivileged, overhead, asked_to_end: signals.asked(), referenced, ..recorded })
 }
 
 /// The numbers of all living descendants of this process, without the tracer.

@@ -29,8 +29,23 @@ pub struct Options {
     /// Whether the program gets SIGTERM when the recorder ends before it, as one does that a command runs for itself. In the
     /// privileged tier.
     pub ends_with_recorder: bool,
+    /// Whether the program gets transparent huge pages.
+    pub thp: Thp,
+    /// The share of the program's time that recording may cost before it drops faults; `None` for no bound. Only the
+    /// privileged tier has one.
+    pub max_overhead: Option<f64>,
     /// What to sample of the processes meanwhile.
     pub referenced: Option<Sampling>,
+}
+
+/// Transparent huge pages of a program that is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Thp {
+    /// None: each recorded fault brings in one page, so that a replay can tell what every size would do.
+    #[default]
+    Off,
+    /// What the program would get without the recorder.
+    AsIs,
 }
 
 /// When a recording ends.

@@ -6,9 +6,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::utsname::uname;
 use rustix::fs::MemfdFlags;
 
-use super::child::{self, Folios, Gated};
+use super::child::{self, Gated};
 use super::locks::{self, LockTracepoints};
 use super::options::Options;
+use super::overhead::{self, Governor};
 use super::parse::{Fields, Parser};
 use super::perf::{self, Config, Events, Followed, Source, Wanted};
 use super::signals::Inherited;
@@ -37,6 +38,8 @@ pub(super) struct Setup {
     pub(super) parser: Parser,
     /// Whether this kernel reports pages that it maps around a fault.
     pub(super) fault_around: bool,
+    /// Bounds what the recording costs.
+    pub(super) governor: Option<Governor>,
 }
 
 impl Setup {
@@ -53,23 +56,35 @@ fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordE
     let tracefs = Tracefs::find()?;
     let mut wanted = perf::common();
     let (fields, fault_around) = tracepoints(&tracefs, &mut wanted)?;
-    let gated = child::prepare(&options.command, Folios::Small, options.ends_with_recorder, inherited)?;
+    let folios = options.thp.into();
+    let gated = child::prepare(&options.command, folios, options.ends_with_recorder, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
     let mut events = perf::rings(true, options.ring_bytes, PRIVILEGED_RING)?;
+    let measured = options.max_overhead.map(|bound| {
+        wanted.extend(perf::counts());
+        overhead::measure(&mut events, &wanted).map(|(costs, held)| (Governor::new(costs, bound), held))
+    });
+    let (governor, held) = measured.transpose()?.unzip();
     events.follow(&wanted, Followed::Program(pid), true)?;
+    drop(held);
     let parser = Parser::new(events.sources.clone(), Some(fields));
-    Ok(Setup { tier: Tier::Privileged, gated, tracer: None, events, parser, fault_around })
+    Ok(Setup { tier: Tier::Privileged, gated, tracer: None, events, parser, fault_around, governor })
 }
 
 fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
-    let (gated, tracer) = tracer::start(&options.command, &calls_by_ptrace::filter(), inherited)?;
+    if options.max_overhead.is_some() {
+        return Err(RecordError::NoBound);
+    }
+    let filter = calls_by_ptrace::filter();
+    let (gated, tracer) = tracer::start(&options.command, options.thp.into(), &filter, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
     let mut events = perf::rings(false, options.ring_bytes, USER_RING)?;
     events.follow(&perf::common(), Followed::Program(pid), false)?;
     let parser = Parser::new(events.sources.clone(), None);
-    Ok(Setup { tier: Tier::User, gated, tracer: Some(tracer), events, parser, fault_around: false })
+    let tracer = Some(tracer);
+    Ok(Setup { tier: Tier::User, gated, tracer, events, parser, fault_around: false, governor: None })
 }
 
 /// Filters of the tracepoints at a call's entry and exit. They see only the number, so they match a number of
@@ -190,7 +205,7 @@ pub(super) fn limits(soft: impl Fn(Resource) -> Option<u64>) -> Option<Limits> {
     })
 }
 
-/// The header of a recording on this machine.
+/// The header of a recording on this machine, of a program without transparent huge pages.
 pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Result<Header, RecordError> {
     let kernel = uname().map_err(RecordError::system("uname"))?.release().to_string_lossy().into_owned();
     let page_size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)

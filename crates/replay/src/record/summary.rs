@@ -109,8 +109,6 @@ pub struct Attached {
     pub before: (u64, u64),
     /// The longest time for which a process was stopped.
     pub stopped: Duration,
-    /// What the recording cost the program.
-    pub overhead: Overhead,
 }
 
 /// A finished recording.
@@ -132,6 +130,8 @@ pub struct Recorded {
     pub asked_to_end: Option<Signal>,
     /// Of a recording that attached to what ran.
     pub attached: Option<Attached>,
+    /// What the recording cost the program, if that has a bound.
+    pub overhead: Option<Overhead>,
     /// What the processes referenced, if that was sampled.
     pub referenced: Option<Referenced>,
     /// Names of programs that ran without the privilege that their files grant.
@@ -148,7 +148,7 @@ impl Recorded {
         totals: Totals,
         grown_to: Option<usize>,
     ) -> Self {
-        let (asked_to_end, attached, referenced, unprivileged) = (None, None, None, Vec::new());
+        let (asked_to_end, attached, overhead, referenced) = (None, None, None, None);
         Self {
             exit_code,
             tier,
@@ -158,8 +158,9 @@ impl Recorded {
             grown_to,
             asked_to_end,
             attached,
+            overhead,
             referenced,
-            unprivileged,
+            unprivileged: Vec::new(),
         }
     }
 }
@@ -220,14 +221,15 @@ impl fmt::Display for Recorded {
             let names = self.unprivileged.join(", ");
             write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;
         }
-        if let Some(attached) = &self.attached {
-            write!(out, "\n{attached}")?;
+        let more = [self.attached.map(|said| said.to_string()), self.overhead.map(|said| said.to_string())];
+        for lines in more.iter().flatten() {
+            write!(out, "\n{lines}")?;
         }
         if let Some(bytes) = self.grown_to {
             write!(out, "\n  rings grew to {bytes} bytes")?;
         }
         // What was left out on purpose is told with the costs.
-        let dropped = self.attached.map_or(0, |attached| attached.overhead.dropped);
+        let dropped = self.overhead.map_or(0, |overhead| overhead.dropped);
         let lost = totals.lost.saturating_sub(dropped);
         if lost > 0 {
             write!(out, "\n  LOST: {lost} records of the kernel; record again with a larger --ring")?;
@@ -238,13 +240,12 @@ impl fmt::Display for Recorded {
 
 impl fmt::Display for Attached {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attached { processes, before: (mappings, bytes), stopped, overhead } = self;
-        writeln!(
+        let Attached { processes, before: (mappings, bytes), stopped } = self;
+        write!(
             out,
             "  before: {processes} processes, {mappings} mappings, {bytes} bytes present; stopped for {:.1} ms",
             stopped.as_secs_f64() * 1e3
-        )?;
-        write!(out, "{overhead}")
+        )
     }
 }
 
@@ -258,8 +259,7 @@ mod tests {
             let written = Written { bytes: 0, events: 0, cut: None };
             let totals = Totals { lost, ..Totals::default() };
             let mut recorded = Recorded::of(0, Tier::Privileged, written, Summary::default(), totals, None);
-            let overhead = Overhead { dropped, ..Overhead::default() };
-            recorded.attached = Some(Attached { overhead, ..Attached::default() });
+            recorded.overhead = Some(Overhead { dropped, ..Overhead::default() });
             recorded.to_string()
         };
         assert!(!said(5, 5).contains("LOST") && said(5, 5).contains("NOT RECORDED: 5"));

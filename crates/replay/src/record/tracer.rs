@@ -18,7 +18,7 @@ use seccompiler::BpfProgram;
 
 use super::RecordError;
 use super::calls_by_ptrace;
-use super::child::{Gated, Prepared};
+use super::child::{Folios, Gated, Prepared};
 use super::report::{Listener, Report, Reporter};
 use super::signals::Inherited;
 
@@ -31,10 +31,11 @@ pub(super) struct Tracer {
 /// Makes the tracer, which makes the program's process and attaches to it.
 pub(super) fn start(
     command: &[OsString],
+    folios: Folios,
     filter: &BpfProgram,
     inherited: &Inherited,
 ) -> Result<(Gated, Tracer), RecordError> {
-    let prepared = Prepared::new(command)?;
+    let prepared = Prepared::new(command, folios)?;
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"))?;
     // SAFETY: C2: the recorder has one thread at this point, so the child may do whatever a process may; it never
     // returns from here.

@@ -1,7 +1,10 @@
-//! The resident memory of each process: its peak as `getrusage` counts it, and over time.
+//! The memory of each process: the peak as `getrusage` counts it, and resident memory over time with its parts.
 
 use std::collections::HashMap;
 
+use hosted::Hosted;
+
+use super::memory::Untouched;
 use super::processes::Processes;
 use super::verb::PAGE;
 use crate::trace::PathId;
@@ -18,6 +21,9 @@ pub(crate) struct Process {
     pub(crate) first_step: u64,
     /// Resident bytes at the start of that step and of the following ones, while it lived.
     pub(crate) resident: Vec<u64>,
+    /// The same of its page tables, and of private memory that it maps and no process has touched.
+    pub(crate) page_tables: Vec<u64>,
+    pub(crate) wasted: Vec<u64>,
 }
 
 /// All processes of a replay.
@@ -31,7 +37,13 @@ pub(super) struct Each {
 
 impl Each {
     /// Looks at all that live, at the start of so many steps.
-    pub(super) fn look(&mut self, steps: u64, processes: &Processes<'_>) {
+    pub(super) fn look(
+        &mut self,
+        steps: u64,
+        machine: &Hosted,
+        processes: &Processes<'_>,
+        untouched: &Untouched,
+    ) {
         for pid in processes.pids() {
             let Some(key) = processes.key(pid) else { continue };
             let space = processes.get(key);
@@ -40,8 +52,11 @@ impl Each {
             if process.resident.is_empty() {
                 process.first_step = first_step;
             }
-            let now = space.mm.resident_frames() * PAGE;
-            process.resident.resize(process.resident.len() + steps as usize, now);
+            let (root, wasted) = (space.mm.root(), untouched.each.get(&key).copied().unwrap_or(0));
+            let seen = process.resident.len() + steps as usize;
+            process.resident.resize(seen, space.mm.resident_frames() * PAGE);
+            process.page_tables.resize(seen, machine.tables(root).len() as u64 * PAGE);
+            process.wasted.resize(seen, wasted * PAGE);
         }
         self.steps += steps;
     }

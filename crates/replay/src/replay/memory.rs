@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::pages::PageSet;
 use super::parts::{Mapped, PartId, Parts};
-use super::processes::Space;
+use super::processes::{Key, Processes, Space};
 use super::verb::PAGE;
 
 /// Memory in use at one moment, in bytes.
@@ -111,6 +111,32 @@ impl Peak {
     /// The peak.
     pub(super) const fn usage(&self) -> Usage {
         self.usage
+    }
+}
+
+/// Private pages that are resident without having been touched: of all address spaces, and of each.
+pub(super) struct Untouched {
+    pub(super) all: u64,
+    pub(super) each: HashMap<Key, u64>,
+}
+
+impl Untouched {
+    /// Looks at all page tables.
+    pub(super) fn of(
+        machine: &Hosted,
+        manager: &MemoryManager<'_, Hosted>,
+        processes: &Processes<'_>,
+    ) -> Self {
+        let seen = Seen::of(machine, manager, processes.spaces(), false);
+        let is_untouched = |frame: Frame| seen.anonymous.contains(frame.0) && !seen.touched.contains(frame.0);
+        let of_space = |key: Key| {
+            let leaves = machine.leaves(processes.get(key).mm.root());
+            let frames = leaves.iter().flat_map(|leaf| (0..leaf.frames).map(|step| leaf.frame.add(step)));
+            (key, frames.filter(|frame| is_untouched(*frame)).count() as u64)
+        };
+        let all = seen.anonymous.len() - seen.touched.len();
+        let keys = if all > 0 { processes.keys() } else { Vec::new() };
+        Self { all, each: keys.into_iter().map(of_space).collect() }
     }
 }
 

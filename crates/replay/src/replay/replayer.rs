@@ -13,7 +13,7 @@ use super::costs::{Costs, Stopwatch};
 use super::each::Each;
 use super::error::ReplayError;
 use super::gaps::Gaps;
-use super::memory::Peak;
+use super::memory::{Peak, Untouched};
 use super::parts::Parts;
 use super::policy::{FolioSet, exact_bytes};
 use super::processes::{Key, Processes, Space};
@@ -177,8 +177,12 @@ impl<'m> Replayer<'m> {
         if let Some(parts) = &mut self.parts {
             parts.look(steps, self.processes.spaces().map(|space| &space.parts));
         }
+        let untouched = Untouched::of(self.machine, self.manager, &self.processes);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.wasted(steps, untouched.all);
+        }
         if let Some(each) = &mut self.each {
-            each.look(steps, &self.processes);
+            each.look(steps, self.machine, &self.processes, &untouched);
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) fn heading(report: &Report) -> String {
         text += "recorded as an ordinary user: access kinds are guessed, Linux's fault times and faults from kernel mode are missing\n";
     }
     if !recorded.thp_disabled {
-        text += "recorded with transparent huge pages as they were set: one fault may have brought in up to 2 MiB, so folios of less have too few faults\n";
+        text += "recorded with transparent huge pages as they were set: one fault may have brought in up to 2 MiB, so folios of less have too few faults, and of each folio only the page that faulted counts as touched\n";
     }
     if report.pages_present_before > 0 {
         let _ = writeln!(

@@ -10,13 +10,15 @@ use super::verb::PAGE;
 /// Steps of one replay.
 pub(crate) const STEPS: u64 = 48;
 
-/// The most memory in one step, in bytes.
+/// Memory in one step, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Sample {
-    /// Private, shared and file pages, and page tables.
+    /// The most of private, shared and file pages, and page tables.
     pub(crate) resident: u64,
-    /// Page tables alone.
+    /// The most page tables.
     pub(crate) page_tables: u64,
+    /// The private memory that no program has touched, when the step begins: to count it takes a look at every leaf.
+    pub(crate) wasted: u64,
 }
 
 impl Sample {
@@ -24,6 +26,7 @@ impl Sample {
         Self {
             resident: self.resident.max(other.resident),
             page_tables: self.page_tables.max(other.page_tables),
+            wasted: self.wasted,
         }
     }
 }
@@ -70,6 +73,11 @@ impl Timeline {
         begins
     }
 
+    /// Notes how many untouched pages there are when the last steps begin, so many of them.
+    pub(super) fn wasted(&mut self, steps: u64, pages: u64) {
+        self.steps.iter_mut().rev().take(steps as usize).for_each(|step| step.wasted = pages * PAGE);
+    }
+
     /// Looks at memory before some of it is freed.
     pub(super) fn before_release(&mut self, manager: &MemoryManager<'_, Hosted>) {
         if let Some(step) = self.steps.last_mut() {
@@ -85,5 +93,5 @@ impl Timeline {
 fn look(manager: &MemoryManager<'_, Hosted>, held: u64) -> Sample {
     let info = manager.meminfo();
     let resident = info.frames.used.saturating_sub(records(manager, &info) + held);
-    Sample { resident: resident * PAGE, page_tables: info.page_tables * PAGE }
+    Sample { resident: resident * PAGE, page_tables: info.page_tables * PAGE, wasted: 0 }
 }

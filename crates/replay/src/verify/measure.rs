@@ -227,6 +227,8 @@ impl<'a> Measuring<'a> {
             wait: Wait::All,
             // The settings are changed, so a signal ends this process as soon as they are put back.
             ends_with_recorder: true,
+            thp: record::Thp::Off,
+            max_overhead: None,
             referenced: None,
         };
         self.before.each_run()?;

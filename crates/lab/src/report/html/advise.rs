@@ -97,6 +97,10 @@ struct Misses {
 #[derive(Deserialize)]
 struct Moment {
     resident: u64,
+    #[serde(default)]
+    page_tables: u64,
+    #[serde(default)]
+    wasted: u64,
 }
 
 #[derive(Deserialize)]
@@ -118,6 +122,7 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
         (verdict(advice, baseline, chosen))
         div.cards {
             (over_time(advice, baseline, chosen)?)
+            (parts_over_time(advice, chosen.unwrap_or(baseline))?)
             (policies(advice, baseline)?)
             @if let Some(processes) = &chosen.unwrap_or(baseline).processes {
                 (memory::of_processes(processes, advice.wall_ns, &chosen.unwrap_or(baseline).folio)?)
@@ -252,6 +257,30 @@ fn over_time(advice: &Advice, baseline: &Set, chosen: Option<&Set>) -> Result<Ma
                 @if high.is_some() { span.key.three { "memory.high" } }
             }
             (plot::lines(&series, ["seconds", "MiB"], &told)?)
+        }
+    })
+}
+
+/// The parts of memory that hold nothing of the program, under one set.
+fn parts_over_time(advice: &Advice, set: &Set) -> Result<Markup> {
+    let step = advice.wall_ns as f64 / 1e9 / set.timeline.len().max(1) as f64;
+    let line = |of: fn(&Moment) -> u64| -> Vec<(f64, f64)> {
+        (1..).map(|at| f64::from(at) * step).zip(set.timeline.iter().map(|at| of(at) as f64 / MIB)).collect()
+    };
+    let most = |of: fn(&Moment) -> u64| mebibytes(set.timeline.iter().map(of).max().unwrap_or(0));
+    let told = format!(
+        "Under {} at the most {} were never touched, and page tables took {}.",
+        set.folio,
+        most(|at| at.wasted),
+        most(|at| at.page_tables),
+    );
+    let series = [(Mark::Circle, line(|at| at.wasted)), (Mark::Triangle, line(|at| at.page_tables))];
+    Ok(html! {
+        div.card {
+            h2 { "Untouched memory and page tables, with folios of " (set.folio) }
+            div.soft { span.key.one { "never touched" } span.key.two { "page tables" } }
+            (plot::lines(&series, ["seconds", "MiB"], &told)?)
+            p.soft { (told) }
         }
     })
 }

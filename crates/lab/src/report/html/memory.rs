@@ -30,6 +30,10 @@ pub(super) struct Process {
     peak_rss_bytes: u64,
     first_step: u64,
     resident: Vec<u64>,
+    #[serde(default)]
+    page_tables: Vec<u64>,
+    #[serde(default)]
+    wasted: Vec<u64>,
 }
 
 impl Process {
@@ -71,14 +75,22 @@ pub(super) fn of_processes(processes: &[Process], wall_ns: u64, folio: &str) -> 
             div.soft { @for (process, (_, class)) in shown() { span class={ "key " (class) } { (process.name()) } } }
             (plot::lines(&series, ["seconds", "MiB"], &told)?)
             div.scroll { table {
-                thead { tr { th { "process" } th { "peak, as getrusage counts" } } }
+                thead { tr {
+                    th { "process" } th { "peak, as getrusage counts" } th { "most untouched" } th { "most page tables" }
+                } }
                 tbody { @for process in order.iter().take(SHOWN) { tr {
                     td { (process.name()) } td { (mebibytes(process.peak_rss_bytes)) }
+                    td { (most(&process.wasted)) } td { (most(&process.page_tables)) }
                 } } }
             } }
             @if order.len() > SHOWN { p.soft { (order.len() - SHOWN) " more processes have less." } }
         }
     })
+}
+
+/// The most of any step.
+fn most(steps: &[u64]) -> String {
+    mebibytes(steps.iter().copied().max().unwrap_or(0))
 }
 
 /// Where and when memory is first touched.

@@ -20,6 +20,7 @@ pub(crate) struct SmallTrace {
     tier: Tier,
     limits: Option<Limits>,
     computed_ns: u64,
+    thp_disabled: bool,
 }
 
 impl SmallTrace {
@@ -76,6 +77,11 @@ impl SmallTrace {
         self.events.iter_mut().for_each(|event| event.time_ns -= 1);
     }
 
+    /// Its folios were what the settings gave.
+    pub(crate) fn keeps_huge_pages(&mut self) {
+        self.thp_disabled = false;
+    }
+
     /// Leaves out from here on what an ordinary user cannot record.
     pub(crate) fn as_user(&mut self) {
         self.tier = Tier::User;
@@ -99,7 +105,7 @@ impl SmallTrace {
             command: vec!["small".into()],
             program: Program { name: "small".into(), version: "1".into() },
             tier: self.tier,
-            thp_disabled: true,
+            thp_disabled: self.thp_disabled,
             faults: FaultKinds::of(self.tier),
             ring_bytes: 1 << 20,
             limits: self.limits,
@@ -119,7 +125,8 @@ impl SmallTrace {
 
 /// A program, process 10, that has just started.
 pub(crate) fn program() -> SmallTrace {
-    let mut trace = SmallTrace { events: Vec::new(), tier: Tier::Privileged, limits: None, computed_ns: 0 };
+    let (events, tier) = (Vec::new(), Tier::Privileged);
+    let mut trace = SmallTrace { events, tier, limits: None, computed_ns: 0, thp_disabled: true };
     trace.exec(10);
     trace
 }

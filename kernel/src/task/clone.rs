@@ -71,6 +71,9 @@ impl CloneRequest {
 /// As `clone(2)`.
 pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     request.check()?;
+    if request.has(abi::CLONE_SETTLS) && request.tls >= task.space().layout().user.end.0 {
+        return Err(Errno::EPERM);
+    }
     let id = table::take()?;
     // A number that no task has taken over is given back.
     let new = build(task, request, id).inspect_err(|_| table::release(id))?;
@@ -80,7 +83,10 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     }
     let child = new.process.clone();
     let waits = request.has(abi::CLONE_VFORK) && !request.has(abi::CLONE_THREAD);
-    child.is_vforked.store(waits, Ordering::Release);
+    if waits {
+        // A thread of a process whose parent waits leaves that as it is.
+        child.is_vforked.store(true, Ordering::Release);
+    }
     run::launch(new)?;
     if waits {
         // The child uses this task's stack. A task that must end needs it no more.

@@ -182,11 +182,11 @@ impl Node for ProcessNode {
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
-        let own = &sched::current_ref().process;
-        if matches!(self.file.content, ProcessContent::Space(_))
-            && !Arc::ptr_eq(own, &self.process)
-            && !own.credentials().may_trace(&self.process.credentials())
-        {
+        use ProcessContent as Content;
+        let content = &self.file.content;
+        let is_memory =
+            matches!(content, Content::Space(_) | Content::Memory(_) | Content::At(_) | Content::Both(..));
+        if is_memory && !sched::current_ref().process.may_trace(&self.process) {
             return Err(Errno::EACCES);
         }
         Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))

@@ -55,7 +55,7 @@ impl Call<'_> {
             return Err(Errno::EIO);
         }
         self.space.set_nodes(range.start, range.len(), policy)?;
-        if (moves || all) && nodes::move_misplaced(self.space, range, policy, all) > 0 && strict {
+        if (moves || all) && nodes::move_misplaced(self.space, range, policy, all)? > 0 && strict {
             return Err(Errno::EIO);
         }
         Ok(0)
@@ -144,13 +144,19 @@ impl Call<'_> {
         if at == 0 { Ok(()) } else { self.memory.write(VirtAddr(at), &mode.to_le_bytes()) }
     }
 
+    /// Stores a mask of nodes in whole words. Their bits are counted as in [`Self::load_mask`].
     fn store_mask(&self, at: u64, bits: u64, set: NodeSet) -> Result<(), Errno> {
+        let bits = bits.saturating_sub(1);
         if at == 0 {
             return Ok(());
         }
+        if bits > MOST_BITS {
+            return Err(Errno::EINVAL);
+        }
         let word = set.iter().fold(0_u64, |word, node| word | 1 << node);
-        for index in 0..bits.min(MOST_BITS).div_ceil(WORD_BITS) {
-            self.store_words(at + index * 8, &[if index == 0 { word } else { 0 }])?;
+        for index in 0..bits.div_ceil(WORD_BITS) {
+            let at = at.checked_add(index * 8).ok_or(Errno::EFAULT)?;
+            self.store_words(at, &[if index == 0 { word } else { 0 }])?;
         }
         Ok(())
     }

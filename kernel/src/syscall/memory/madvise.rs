@@ -93,6 +93,5 @@ fn lose(
 
 /// Moves what is in a frame elsewhere, and takes the frame out of use.
 fn take_offline(frame: Frame) -> Result<(), Errno> {
-    manager().migrate(frame).map_err(|error| Errno::of(error.errno()))?;
-    manager().memory_failure(frame).map(drop).map_err(|error| Errno::of(error.errno()))
+    manager().soft_offline(frame).map_err(|error| Errno::of(error.errno()))
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -763,6 +764,90 @@ static void undumpable(void)
     CHECK(write(go[1], "x", 1) == 1 && exits_with(child, 0));
 }
 
+static int opened(pid_t process, unsigned flags)
+{
+    return syscall(SYS_pidfd_open, process, flags);
+}
+
+static int signalled(int descriptor, int signal, siginfo_t *info, unsigned flags)
+{
+    return syscall(SYS_pidfd_send_signal, descriptor, signal, info, flags);
+}
+
+static void *be_thread(void *number)
+{
+    *(volatile pid_t *)number = gettid();
+    pause();
+    return NULL;
+}
+
+/* A descriptor of a process is readable at its end, and stands for that process alone. */
+static void descriptors(void)
+{
+    volatile pid_t number = 0;
+    pthread_t thread;
+    siginfo_t info = { 0 };
+    int ends[2], status;
+    CHECK(opened(0, 0) == -1 && errno == EINVAL && opened(getpid(), 1) == -1 && errno == EINVAL);
+    CHECK(opened(1 << 22, 0) == -1 && errno == ESRCH);
+    CHECK(pthread_create(&thread, NULL, be_thread, (void *)&number) == 0);
+    while (!number)
+        sched_yield();
+    /* A newer Linux has another word for it. */
+    CHECK(opened(number, 0) == -1 && (errno == EINVAL || errno == ENOENT));
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        CHECK(read(ends[0], &byte, 1) == 1);
+        _exit(5);
+    }
+    int plain = opened(child, 0), own = opened(getpid(), 0), quick = opened(child, O_NONBLOCK);
+    CHECK(plain >= 0 && own >= 0 && quick >= 0 && fcntl(plain, F_GETFD) == FD_CLOEXEC);
+    CHECK(fcntl(quick, F_GETFL) & O_NONBLOCK);
+    struct pollfd poll_one = { plain, POLLIN, 0 };
+    char byte;
+    CHECK(poll(&poll_one, 1, 0) == 0 && read(plain, &byte, 1) == -1 && errno == EINVAL);
+    CHECK(waitid(3, quick, &info, WEXITED) == -1 && errno == EAGAIN);
+    CHECK(waitid(3, own, &info, WEXITED) == -1 && errno == ECHILD);
+    CHECK(waitid(3, ends[0], &info, WEXITED) == -1 && errno == EBADF);
+    CHECK(signalled(plain, 0, NULL, 0) == 0 && signalled(plain, 0, NULL, 1 << 20) == -1 && errno == EINVAL);
+    CHECK(signalled(ends[0], 0, NULL, 0) == -1 && errno == EBADF);
+    info.si_signo = SIGUSR1;
+    CHECK(signalled(plain, SIGUSR2, &info, 0) == -1 && errno == EINVAL);
+    CHECK(signalled(plain, SIGUSR1, &info, 0) == -1 && errno == EPERM);
+    /* The end wakes a task that waits for it. */
+    pid_t waker = fork();
+    if (waker == 0) {
+        usleep(50000);
+        _exit(write(ends[1], "x", 1) != 1);
+    }
+    CHECK(poll(&poll_one, 1, 20000) == 1 && poll_one.revents == POLLIN);
+    CHECK(signalled(plain, SIGTERM, NULL, 0) == 0);
+    CHECK(waitid(3, plain, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == 5);
+    CHECK(signalled(plain, 0, NULL, 0) == -1 && errno == ESRCH && poll(&poll_one, 1, 0) == 1);
+    CHECK(waitid(3, plain, &info, WEXITED) == -1 && errno == ECHILD && exits_with(waker, 0));
+    /* One that comes with the process. */
+    int descriptor = -1;
+    child = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, 0, &descriptor, 0, 0);
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK(child > 0 && descriptor >= 0 && fcntl(descriptor, F_GETFD) == FD_CLOEXEC);
+    CHECK(signalled(descriptor, SIGKILL, NULL, 0) == 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    uint64_t arguments[8] = { CLONE_PIDFD, (uintptr_t)&descriptor, 0, 0, SIGCHLD, 0, 0, 0 };
+    child = syscall(SYS_clone3, arguments, sizeof arguments);
+    if (child == 0)
+        _exit(6);
+    CHECK(waitid(3, descriptor, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == 6);
+    arguments[0] |= CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
+    CHECK(syscall(SYS_clone3, arguments, sizeof arguments) == -1 && errno == EINVAL);
+    int both = CLONE_PIDFD | CLONE_PARENT_SETTID | SIGCHLD;
+    CHECK(syscall(SYS_clone, both, 0, &descriptor, 0, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, 0, 8, 0, 0) == -1 && errno == EFAULT);
+}
+
 static volatile int trapped_by, trapped_code;
 
 static void trapped(int signal, siginfo_t *info, void *context)
@@ -882,6 +967,7 @@ static const struct test_case CASES[] = {
     { "memory_of_children", memory_of_children }, { "clear_handlers", clear_handlers }, { "traps", traps },
     { "robust_misaligned", robust_misaligned }, { "large_memory", large_memory }, { "vforked_thread", vforked_thread },
     { "parent_ends", parent_ends }, { "undumpable", undumpable }, { "floating", floating }, { "beyond", beyond },
+    { "descriptors", descriptors },
 };
 
 int main(int count, char **arguments)

@@ -252,6 +252,19 @@ static void settings(void) {
         != MAP_FAILED || errno != ENOMEM)
         fail("growth beyond the machine", errno, ENOMEM);
     expect("overcommit_memory", put("/proc/sys/vm/overcommit_memory", "3"), EINVAL, 0);
+    const char *min_free = "/proc/sys/vm/min_free_kbytes";
+    long kept = atol(slurp(min_free));
+    slurp("/proc/zoneinfo");
+    expect("min_free_kbytes", put(min_free, "8192"), 0, 0);
+    expect("min_free_kbytes", atol(slurp(min_free)), 8192, 0);
+    long marks = 0;
+    slurp("/proc/zoneinfo");
+    for (const char *at = text; (at = strstr(at, "\n        min ")); at++) marks += atol(at + 13);
+    expect("marks of the zones", marks * 4, 8192, 16);
+    expect("min_free_kbytes", put(min_free, "-1"), EINVAL, 0);
+    char old[32];
+    snprintf(old, sizeof old, "%ld", kept);
+    expect("min_free_kbytes", put(min_free, old), 0, 0);
     expect("drop_caches", put("/proc/sys/vm/drop_caches", "3"), 0, 0);
 
     memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

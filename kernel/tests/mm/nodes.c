@@ -2,7 +2,7 @@
 #include "case.h"
 #include <time.h>
 
-enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
+enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL, PREFERRED_MANY };
 enum { F_NODE = 1, F_ADDR = 2, F_ALLOWED = 4 };
 
 static long get(int *mode, unsigned long *mask, unsigned long bits, void *at, unsigned long flags)
@@ -37,6 +37,10 @@ static void policies(void)
     OK(get(&mode, mask, 1024, NULL, 0));
     CHECK(mode == LOCAL && mask[0] == 0);
     OK(syscall(SYS_set_mempolicy, INTERLEAVE, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, PREFERRED_MANY, NULL, 0));
+    OK(syscall(SYS_set_mempolicy, PREFERRED_MANY, &one, 2));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == PREFERRED_MANY && mask[0] == 1);
     char *memory = map(4 * PAGE, RW, ANON);
     memset(memory, 1, 4 * PAGE);
     OK(get(&mode, NULL, 0, memory, F_ADDR));
@@ -202,6 +206,11 @@ static void second_node(void)
         check_cpu(seen);
         CHECK(waitpid(beside, &status, 0) == beside && status == 0 && *seen == 3);
     }
+    char *rather = map(PAGE, RW, ANON);
+    OK(syscall(SYS_mbind, rather, PAGE, PREFERRED_MANY, &second, 3, 0));
+    *rather = 1;
+    OK(get(&mode, NULL, 0, rather, F_ADDR | F_NODE));
+    CHECK(mode == 1);
     OK(syscall(SYS_set_mempolicy, BIND, &second, 3));
     char *other = map(16 * PAGE, RW, ANON);
     memset(other, 1, 16 * PAGE);

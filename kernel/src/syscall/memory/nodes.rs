@@ -41,7 +41,7 @@ fn others(nodes: NodeSet) -> NodeSet {
 fn named_by(policy: Option<NodePolicy>) -> NodeSet {
     match policy {
         Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
-        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set)) => set,
+        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set) | NodePolicy::PreferredMany(set)) => set,
         Some(NodePolicy::Local) | None => NodeSet::ALL,
     }
 }

@@ -44,6 +44,12 @@ impl<T> Mutex<T> {
         Some(MutexGuard(Some(guard)))
     }
 
+    /// Stores a value and returns the old one. What that frees, it frees without the lock: it may wait.
+    #[must_use = "dropped where the lock is not held"]
+    pub fn replace(&self, value: T) -> T {
+        core::mem::replace(&mut *self.lock(), value)
+    }
+
     /// The value, without a lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()

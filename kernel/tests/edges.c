@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,8 +219,9 @@ static void flags(void)
 
 static volatile int made[2], arrived[2];
 
-/* Both threads go on at the same time. On one CPU each would wait for the other's whole turn. */
-static void meet(int own, int round)
+/* Both threads, or processes that share the words, go on at the same time. On one CPU each would wait for the other's whole
+   turn. */
+static void meet(volatile int *arrived, int own, int round)
 {
     arrived[own] = round;
     for (int looks = 1; arrived[!own] < round; looks++)
@@ -231,9 +233,9 @@ static void *make_segment(void *at)
 {
     int own = (volatile int *)at - made;
     for (int round = 0; round < ROUNDS; round++) {
-        meet(own, 2 * round + 1);
+        meet(arrived, own, 2 * round + 1);
         made[own] = shmget(0x51 + round, PAGE, IPC_CREAT | IPC_EXCL | 0600);
-        meet(own, 2 * round + 2);
+        meet(arrived, own, 2 * round + 2);
         if (own == 0) {
             CHECK((made[0] == -1) != (made[1] == -1));
             CHECK(shmctl(made[0] == -1 ? made[1] : made[0], IPC_RMID, NULL) == 0);
@@ -263,6 +265,76 @@ static void copies(void)
     from = 0, to = 19;
     FAILS(copy_file_range(file, &from, file, &to, 1 << 20, 0), EINVAL);
     CHECK(close(file) == 0 && unlink("copied") == 0);
+}
+
+/* A copy between processes ends where the caller's own memory does. */
+static void between(void)
+{
+    char *own = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), other[200];
+    CHECK(own != MAP_FAILED && munmap(own + PAGE, PAGE) == 0);
+    struct iovec here = { own + PAGE - 100, 200 }, there = { other, 200 };
+    memset(other, 'o', sizeof other);
+    CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 100 && own[PAGE - 1] == 'o' && own[PAGE - 101] == 0);
+    own[PAGE - 1] = 'h';
+    CHECK(process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 100 && other[99] == 'h' && other[100] == 'o');
+}
+
+static volatile int removed_id;
+
+static void *remove_segments(void *unused)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        meet(arrived, 1, 2 * round + 1);
+        CHECK(shmctl(removed_id, IPC_RMID, NULL) == 0);
+        meet(arrived, 1, 2 * round + 2);
+    }
+    return unused;
+}
+
+/* A segment that is attached while it is removed goes with that attachment. */
+static void removed(void)
+{
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, remove_segments, NULL) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK((removed_id = shmget(IPC_PRIVATE, PAGE, 0600)) >= 0);
+        meet(arrived, 0, 2 * round + 1);
+        void *at = shmat(removed_id, NULL, 0);
+        meet(arrived, 0, 2 * round + 2);
+        CHECK(at == (void *)-1 ? errno == EINVAL || errno == EIDRM : shmdt(at) == 0);
+    }
+    CHECK(pthread_join(other, NULL) == 0);
+}
+
+/* A caller that finds another user's new segment may not have it, nor a smaller one than it asked for. */
+static void keys(void)
+{
+    if (geteuid() != 0)
+        return;
+    int key = 0x52000000 + getpid();
+    volatile int *arrived = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(arrived != MAP_FAILED);
+    pid_t child = fork();
+    int own = child == 0;
+    if (own)
+        CHECK(setresgid(1000, 1000, 1000) == 0 && setresuid(1000, 1000, 1000) == 0);
+    long bytes = own ? PAGE : 4 * PAGE;
+    for (int round = 0; round < ROUNDS; round++) {
+        meet(arrived, own, 3 * round + 1);
+        int id = shmget(key, bytes, IPC_CREAT | 0600);
+        struct shmid_ds stat;
+        if (id >= 0)
+            CHECK(shmctl(id, IPC_STAT, &stat) == 0 && (long)stat.shm_segsz >= bytes);
+        else
+            CHECK(errno == (own ? EACCES : EINVAL));
+        meet(arrived, own, 3 * round + 2);
+        if (!own)
+            CHECK((id = shmget(key, 0, 0)) >= 0 && shmctl(id, IPC_RMID, NULL) == 0);
+        meet(arrived, own, 3 * round + 3);
+    }
+    if (own)
+        _exit(0);
+    CHECK(exits_with(child, 0));
 }
 
 /* A call without a free descriptor takes no connection. */
@@ -362,6 +434,7 @@ static void endless(void)
 static const struct test_case CASES[] = {
     {"reopened", reopened}, {"moved", moved},       {"positions", positions}, {"closed", closed},     {"carried", carried},
     {"flags", flags},       {"segments", segments}, {"copies", copies},       {"accepted", accepted}, {"faulted", faulted},
+    {"between", between},   {"removed", removed},   {"keys", keys},
     {"broken", broken},     {"limited", limited},   {"endless", endless},     {"breakpoint", breakpoint},
 };
 

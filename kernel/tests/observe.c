@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -237,8 +238,35 @@ static void settings(void) {
     expect("overcommit_memory", put("/proc/sys/vm/overcommit_memory", "2"), 0, 0);
     if (mmap(NULL, 1UL << 32, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED || errno != ENOMEM)
         fail("a mapping beyond the limit", errno, ENOMEM);
+    char *grown = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mremap(grown, PAGE, 1UL << 32, MREMAP_MAYMOVE) != MAP_FAILED || errno != ENOMEM)
+        fail("growth beyond the limit", errno, ENOMEM);
+    grown = mmap(NULL, 1UL << 32, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (grown == MAP_FAILED) fail("memory that is not charged", errno, 0);
+    if (mprotect(grown, 1UL << 32, PROT_READ | PROT_WRITE) != -1 || errno != ENOMEM)
+        fail("a right to store beyond the limit", errno, ENOMEM);
+    expect("a right to store", mprotect(grown + PAGE, PAGE, PROT_READ | PROT_WRITE), 0, 0);
+    munmap(grown, 1UL << 32);
+    if (shmget(IPC_PRIVATE, 1UL << 32, 0600 | SHM_NORESERVE) != -1 || errno != ENOMEM)
+        fail("a segment beyond the limit", errno, ENOMEM);
     expect("overcommit_memory", put("/proc/sys/vm/overcommit_memory", "0"), 0, 0);
+    if (mremap(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE, 1UL << 40, MREMAP_MAYMOVE)
+        != MAP_FAILED || errno != ENOMEM)
+        fail("growth beyond the machine", errno, ENOMEM);
     expect("overcommit_memory", put("/proc/sys/vm/overcommit_memory", "3"), EINVAL, 0);
+    const char *min_free = "/proc/sys/vm/min_free_kbytes";
+    long kept = atol(slurp(min_free));
+    slurp("/proc/zoneinfo");
+    expect("min_free_kbytes", put(min_free, "8192"), 0, 0);
+    expect("min_free_kbytes", atol(slurp(min_free)), 8192, 0);
+    long marks = 0;
+    slurp("/proc/zoneinfo");
+    for (const char *at = text; (at = strstr(at, "\n        min ")); at++) marks += atol(at + 13);
+    expect("marks of the zones", marks * 4, 8192, 16);
+    expect("min_free_kbytes", put(min_free, "-1"), EINVAL, 0);
+    char old[32];
+    snprintf(old, sizeof old, "%ld", kept);
+    expect("min_free_kbytes", put(min_free, old), 0, 0);
     expect("drop_caches", put("/proc/sys/vm/drop_caches", "3"), 0, 0);
 
     memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

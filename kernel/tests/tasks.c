@@ -8,8 +8,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +23,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -121,6 +125,28 @@ static void robust_execute(void)
         _exit(1);
     }
     CHECK(exits_with(owner, 0) && robust->word == FUTEX_OWNER_DIED);
+}
+
+/* A robust futex that is not aligned ends the list of a task that dies: none such can be waited for. */
+static void robust_misaligned(void)
+{
+    struct robust *robust = robust_futex();
+    char *at = (char *)&robust->word + 1;
+    robust->head.futex_offset++;
+    robust->entry.next = &robust->head.list;
+    robust->head.list.next = &robust->entry;
+    for (int pending = 0; pending < 2; pending++) {
+        pid_t owner = fork();
+        if (owner == 0) {
+            uint32_t own = gettid();
+            memcpy(at, &own, sizeof own);
+            robust->head.list_op_pending = pending ? &robust->entry : NULL;
+            CHECK(syscall(SYS_set_robust_list, &robust->head, sizeof robust->head) == 0);
+            _exit(0);
+        }
+        uint32_t left;
+        CHECK(exits_with(owner, 0) && (memcpy(&left, at, sizeof left), left == (uint32_t)owner));
+    }
 }
 
 /* `vfork` shares memory, so the word is cleared for a child that executes a program, and a process alone clears none. */
@@ -649,6 +675,208 @@ static void clear_handlers(void)
     CHECK(syscall(SYS_clone3, arguments, sizeof arguments) == -1 && errno == EINVAL);
 }
 
+/* A program that has used much memory, some of it in pages of its own tables, is replaced while others want the
+ * processor. */
+static void large_memory(void)
+{
+    const size_t pages = 600, step = 2 * MIB;
+    pid_t busy = fork();
+    if (busy == 0)
+        for (;;)
+            ;
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+            char *memory = mmap(NULL, pages * step, PROT_READ | PROT_WRITE, flags, -1, 0);
+            CHECK(memory != MAP_FAILED);
+            for (size_t page = 0; page < pages; page++)
+                memory[page * step] = 1;
+            execl(program, program, "nothing", NULL);
+            _exit(1);
+        }
+        CHECK(exits_with(child, 0));
+    }
+    CHECK(kill(busy, SIGKILL) == 0 && is_killed_by(busy, SIGKILL));
+}
+
+static int end_thread(void *unused)
+{
+    (void)unused;
+    return 0;
+}
+
+/* The child of a `vfork` has made a thread, and its parent goes on all the same. */
+static void vforked_thread(void)
+{
+    static char stack[65536] __attribute__((aligned(16)));
+    static volatile int made;
+    pid_t child = vfork();
+    if (child == 0) {
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        made = clone(end_thread, stack + sizeof stack, flags, NULL);
+        usleep(20000);
+        _exit(7);
+    }
+    CHECK(made > 0 && exits_with(child, 7));
+}
+
+/* The signal for the end of the parent is of one process: no child inherits it, and another user's program has none. */
+static void parent_ends(void)
+{
+    sigset_t set = blocked(SIGUSR1);
+    struct timespec patience = { 10, 0 };
+    int signal = 9, ends[2];
+    CHECK(prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == 0);
+    CHECK(prctl(PR_SET_PDEATHSIG, 65) == -1 && errno == EINVAL);
+    CHECK(pipe(ends) == 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            siginfo_t info;
+            CHECK(prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0);
+            pid_t own = fork();
+            if (own == 0)
+                _exit(prctl(PR_GET_PDEATHSIG, &signal) || signal);
+            CHECK(exits_with(own, 0) && prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGUSR1);
+            CHECK(write(ends[1], "r", 1) == 1);
+            CHECK(sigtimedwait(&set, &info, &patience) == SIGUSR1);
+            /* It is from the old parent, and there is another one then. */
+            CHECK(info.si_code == SI_USER && getppid() != info.si_pid && write(ends[1], "d", 1) == 1);
+            _exit(0);
+        }
+        char byte;
+        CHECK(read(ends[0], &byte, 1) == 1 && byte == 'r');
+        _exit(0);
+    }
+    char byte;
+    CHECK(exits_with(parent, 0) && close(ends[1]) == 0);
+    CHECK(read(ends[0], &byte, 1) == 1 && byte == 'd');
+    if (getuid())
+        return;
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0 && setresuid(1000, 1000, 1000) == 0);
+    CHECK(prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == 0);
+}
+
+/* Other processes look at the memory of a program only if it lets them, unless they may look at all. */
+static void undumpable(void)
+{
+    int wait[2], go[2];
+    char byte, path[64];
+    uint64_t size;
+    void *head;
+    CHECK(prctl(PR_GET_DUMPABLE) == 1 && prctl(PR_SET_DUMPABLE, 7) == -1 && errno == EINVAL);
+    CHECK(pipe(wait) == 0 && pipe(go) == 0);
+    int is_root = getuid() == 0;
+    if (is_root) {
+        /* The memory was another user's. */
+        CHECK(setresgid(1000, 1000, 1000) == 0 && setresuid(1000, 1000, 1000) == 0 && prctl(PR_GET_DUMPABLE) == 0);
+        CHECK(prctl(PR_SET_DUMPABLE, 1) == 0 && prctl(PR_GET_DUMPABLE) == 1);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(read(go[0], &byte, 1) == 1 && prctl(PR_SET_DUMPABLE, 0) == 0 && prctl(PR_GET_DUMPABLE) == 0);
+        CHECK(write(wait[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
+        _exit(0);
+    }
+    struct iovec own = { &byte, 1 }, other = { program, 1 };
+    snprintf(path, sizeof path, "/proc/%d/mem", child);
+    CHECK(process_vm_readv(child, &own, 1, &other, 1, 0) == 1 && byte == program[0]);
+    CHECK(syscall(SYS_get_robust_list, child, &head, &size) == 0);
+    int memory = open(path, O_RDONLY);
+    CHECK(memory >= 0 && close(memory) == 0);
+    CHECK(write(go[1], "x", 1) == 1 && read(wait[0], &byte, 1) == 1);
+    CHECK(process_vm_readv(child, &own, 1, &other, 1, 0) == -1 && errno == EPERM);
+    CHECK(syscall(SYS_get_robust_list, child, &head, &size) == -1 && errno == EPERM);
+    CHECK(open(path, O_RDONLY) == -1 && errno == EACCES);
+    CHECK(write(go[1], "x", 1) == 1 && exits_with(child, 0));
+}
+
+static int opened(pid_t process, unsigned flags)
+{
+    return syscall(SYS_pidfd_open, process, flags);
+}
+
+static int signalled(int descriptor, int signal, siginfo_t *info, unsigned flags)
+{
+    return syscall(SYS_pidfd_send_signal, descriptor, signal, info, flags);
+}
+
+static void *be_thread(void *number)
+{
+    *(volatile pid_t *)number = gettid();
+    pause();
+    return NULL;
+}
+
+/* A descriptor of a process is readable at its end, and stands for that process alone. */
+static void descriptors(void)
+{
+    volatile pid_t number = 0;
+    pthread_t thread;
+    siginfo_t info = { 0 };
+    int ends[2], status;
+    CHECK(opened(0, 0) == -1 && errno == EINVAL && opened(getpid(), 1) == -1 && errno == EINVAL);
+    CHECK(opened(1 << 22, 0) == -1 && errno == ESRCH);
+    CHECK(pthread_create(&thread, NULL, be_thread, (void *)&number) == 0);
+    while (!number)
+        sched_yield();
+    /* A newer Linux has another word for it. */
+    CHECK(opened(number, 0) == -1 && (errno == EINVAL || errno == ENOENT));
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        CHECK(read(ends[0], &byte, 1) == 1);
+        _exit(5);
+    }
+    int plain = opened(child, 0), own = opened(getpid(), 0), quick = opened(child, O_NONBLOCK);
+    CHECK(plain >= 0 && own >= 0 && quick >= 0 && fcntl(plain, F_GETFD) == FD_CLOEXEC);
+    CHECK(fcntl(quick, F_GETFL) & O_NONBLOCK);
+    struct pollfd poll_one = { plain, POLLIN, 0 };
+    char byte;
+    CHECK(poll(&poll_one, 1, 0) == 0 && read(plain, &byte, 1) == -1 && errno == EINVAL);
+    CHECK(waitid(3, quick, &info, WEXITED) == -1 && errno == EAGAIN);
+    CHECK(waitid(3, own, &info, WEXITED) == -1 && errno == ECHILD);
+    CHECK(waitid(3, ends[0], &info, WEXITED) == -1 && errno == EBADF);
+    CHECK(signalled(plain, 0, NULL, 0) == 0 && signalled(plain, 0, NULL, 1 << 20) == -1 && errno == EINVAL);
+    CHECK(signalled(ends[0], 0, NULL, 0) == -1 && errno == EBADF);
+    info.si_signo = SIGUSR1;
+    CHECK(signalled(plain, SIGUSR2, &info, 0) == -1 && errno == EINVAL);
+    CHECK(signalled(plain, SIGUSR1, &info, 0) == -1 && errno == EPERM);
+    /* The end wakes a task that waits for it. */
+    pid_t waker = fork();
+    if (waker == 0) {
+        usleep(50000);
+        _exit(write(ends[1], "x", 1) != 1);
+    }
+    CHECK(poll(&poll_one, 1, 20000) == 1 && poll_one.revents == POLLIN);
+    CHECK(signalled(plain, SIGTERM, NULL, 0) == 0);
+    CHECK(waitid(3, plain, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == 5);
+    CHECK(signalled(plain, 0, NULL, 0) == -1 && errno == ESRCH && poll(&poll_one, 1, 0) == 1);
+    CHECK(waitid(3, plain, &info, WEXITED) == -1 && errno == ECHILD && exits_with(waker, 0));
+    /* One that comes with the process. */
+    int descriptor = -1;
+    child = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, 0, &descriptor, 0, 0);
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK(child > 0 && descriptor >= 0 && fcntl(descriptor, F_GETFD) == FD_CLOEXEC);
+    CHECK(signalled(descriptor, SIGKILL, NULL, 0) == 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    uint64_t arguments[8] = { CLONE_PIDFD, (uintptr_t)&descriptor, 0, 0, SIGCHLD, 0, 0, 0 };
+    child = syscall(SYS_clone3, arguments, sizeof arguments);
+    if (child == 0)
+        _exit(6);
+    CHECK(waitid(3, descriptor, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == 6);
+    arguments[0] |= CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
+    CHECK(syscall(SYS_clone3, arguments, sizeof arguments) == -1 && errno == EINVAL);
+    int both = CLONE_PIDFD | CLONE_PARENT_SETTID | SIGCHLD;
+    CHECK(syscall(SYS_clone, both, 0, &descriptor, 0, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, 0, 8, 0, 0) == -1 && errno == EFAULT);
+}
+
 static volatile int trapped_by, trapped_code;
 
 static void trapped(int signal, siginfo_t *info, void *context)
@@ -675,12 +903,100 @@ static void traps(void)
     CHECK(trapped_by == SIGFPE && trapped_code == FPE_FLTDIV);
 }
 
+static sigjmp_buf jump;
+static volatile int exceptions, handler_control;
+
+static void divided(int signal)
+{
+    (void)signal;
+    exceptions++;
+    uint16_t control;
+    __asm__ volatile("fnstcw %0" : "=m"(control));
+    handler_control = control;
+    /* Waits for exceptions of x87. */
+    volatile long double sum = 1;
+    sum += exceptions;
+    siglongjmp(jump, 1);
+}
+
+/* A handler finds no exceptions of the program that it interrupts, no rounding of it, and may jump out. */
+static void floating(void)
+{
+    volatile long double one = 1, zero = 0, result = 0;
+    CHECK(signal(SIGFPE, divided) != SIG_ERR);
+    uint16_t control = 0x77b;
+    uint32_t vectors = 0xdf80, found;
+    if (!sigsetjmp(jump, 1)) {
+        __asm__ volatile("fldcw %0; ldmxcsr %1" :: "m"(control), "m"(vectors));
+        result = one / zero;
+        __asm__ volatile("fwait");
+    }
+    CHECK(exceptions == 1 && handler_control == 0x37f);
+    __asm__ volatile("stmxcsr %0" : "=m"(found));
+    CHECK(found == 0x1f80);
+    result = one / 3;
+    CHECK(exceptions == 1 && result > 0.3L && result < 0.4L);
+}
+
+#define BEYOND (1UL << 50)
+static volatile int skipped;
+
+static void skip(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)info;
+    ucontext_t *user = context;
+    if ((uint64_t)user->uc_mcontext.gregs[REG_RIP] == BEYOND) {
+        skipped = 1;
+        user->uc_mcontext.gregs[REG_RIP] += 2;
+    }
+}
+
+static long set_base(uint64_t code, uint64_t value)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_arch_prctl), "D"(code), "S"(value) : "rcx", "r11", "memory");
+    return result;
+}
+
+/* Addresses beyond 48 bits, where the processor and the kernel have page tables of five levels. */
+static void beyond(void)
+{
+    int local;
+    CHECK((uint64_t)&local < 1UL << 47);
+    CHECK(syscall(SYS_clone, CLONE_SETTLS | SIGCHLD, 0, 0, 0, 1UL << 63) == -1 && errno == EPERM);
+    int rights = PROT_READ | PROT_WRITE | PROT_EXEC;
+    char *code = mmap((void *)BEYOND, 4096, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(code != MAP_FAILED);
+    int is_there = code == (char *)BEYOND;
+    uint64_t before, after = 0;
+    long set, get;
+    CHECK(set_base(0x1003, (uint64_t)&before) == 0);
+    /* No storage of the thread's own from here on. */
+    set = set_base(0x1002, BEYOND);
+    sched_yield();
+    get = set_base(0x1003, (uint64_t)&after);
+    set_base(0x1002, before);
+    CHECK(get == 0 && set == (is_there ? 0 : -EPERM) && after == (is_there ? BEYOND : before));
+    if (!is_there)
+        return;
+    /* A loop that a signal's handler leaves. */
+    memcpy(code, "\xeb\xfe\xc3", 3);
+    struct sigaction action = { .sa_sigaction = skip, .sa_flags = SA_SIGINFO };
+    struct itimerval often = { { .tv_usec = 5000 }, { .tv_usec = 5000 } }, never = { 0 };
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    ((void (*)(void))code)();
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && skipped);
+}
+
 static const struct test_case CASES[] = {
     { "robust_unlock", robust_unlock }, { "robust_execute", robust_execute }, { "clear_child_tid", clear_child_tid },
     { "executions", executions },       { "first_ends", first_ends },         { "end_of_program", end_of_program },
     { "names", names },                 { "times", times_of_threads }, { "turns", times_of_process },        { "full_stack", full_stack },
     { "unwaited", unwaited },           { "results", results },               { "last_status", last_status },
     { "memory_of_children", memory_of_children }, { "clear_handlers", clear_handlers }, { "traps", traps },
+    { "robust_misaligned", robust_misaligned }, { "large_memory", large_memory }, { "vforked_thread", vforked_thread },
+    { "parent_ends", parent_ends }, { "undumpable", undumpable }, { "floating", floating }, { "beyond", beyond },
+    { "descriptors", descriptors },
 };
 
 int main(int count, char **arguments)

@@ -20,6 +20,9 @@ pub enum NodePolicy {
     Local,
     /// This node first, then the others by their distance from it (`MPOL_PREFERRED`).
     Preferred(u8),
+    /// These nodes first, those nearest to the running CPU before the others of them, then all others
+    /// (`MPOL_PREFERRED_MANY`).
+    PreferredMany(NodeSet),
     /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
     Bind(NodeSet),
     /// The nodes of the set in turn, one for each request (a bulk request is one), with separate turns for

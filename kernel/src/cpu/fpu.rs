@@ -58,6 +58,12 @@ impl FpuState {
         unsafe { restore(self.0.as_ptr()) }
     }
 
+    /// Gives the processor's registers the state of a new program.
+    pub fn reset(&mut self) {
+        *self = Self::new();
+        self.restore();
+    }
+
     /// Clears what XRSTOR refuses, in an image that a program has written.
     pub fn sanitise(&mut self) {
         // The reserved bits of MXCSR.

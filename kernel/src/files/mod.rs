@@ -42,6 +42,7 @@ pub mod node;
 pub mod open;
 pub mod pipe;
 pub mod poll;
+pub mod process_file;
 pub mod random;
 pub mod rights;
 pub mod socket;

@@ -34,6 +34,11 @@ pub struct Reserved<'t> {
 }
 
 impl Reserved<'_> {
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.at as u64
+    }
+
     /// Makes it stand for a file.
     pub fn fill(self, file: Arc<OpenFile>, close_on_exec: bool) -> u64 {
         self.table.slots.lock()[self.at] = Some(Descriptor { file: Some(file), close_on_exec });

@@ -9,5 +9,6 @@ mod table;
 
 pub use segment::{Owner, Segment};
 pub use table::{
-    New, all, collect, create, find, get, of_file, pages, remove, remove_all, slot, totals, with_file,
+    Attaching, Created, New, all, collect, create, find, get, of_file, pages, remove, remove_all, slot,
+    totals, with_file,
 };

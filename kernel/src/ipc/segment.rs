@@ -1,6 +1,7 @@
 //! One segment.
 
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use quire::hugetlb::HugeSize;
 use quire::limits::FRAME_SIZE;
@@ -29,6 +30,8 @@ pub struct Segment {
     creating: Owner,
     /// Its memory.
     pub file: KernelFile,
+    /// How many tasks are about to attach it: see [`Attaching`](super::Attaching).
+    pub(super) attaching: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -84,7 +87,8 @@ impl Segment {
             detached: 0,
             changed: seconds(),
         };
-        Ok(Self { id, bytes, creator, creating, file, state: Mutex::new(state) })
+        let attaching = AtomicU32::new(0);
+        Ok(Self { id, bytes, creator, creating, file, attaching, state: Mutex::new(state) })
     }
 
     /// The key by which programs find it; 0 for none.
@@ -102,9 +106,10 @@ impl Segment {
         self.state.lock().mode & REMOVED != 0
     }
 
-    /// Whether it was removed and is attached nowhere.
+    /// Whether it was removed, is attached nowhere, and no task is about to attach it.
     pub fn is_gone(&self) -> bool {
-        self.is_removed() && self.file.is_unmapped()
+        // In this order: a task that has attached it counts until the file is mapped.
+        self.is_removed() && self.attaching.load(Ordering::Acquire) == 0 && self.file.is_unmapped()
     }
 
     /// From now on it goes with its last attachment, and is not found by its key.

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use quire::hugetlb::HugeSize;
@@ -56,16 +57,21 @@ pub struct New {
     pub huge: Option<HugeSize>,
     /// Reserve huge pages at once.
     pub reserve: bool,
-    /// Fail if another segment has the key.
-    pub exclusive: bool,
 }
 
-/// Makes a segment. Returns the one that got the key in the meantime, if there is one.
+/// What [`create`] has found or made.
+pub enum Created {
+    /// A new segment.
+    New(Arc<Segment>),
+    /// Another caller's, which got the key in the meantime.
+    Other(Arc<Segment>),
+}
+
+/// Makes a segment, unless another one has the key.
 ///
 /// # Errors
-/// [`Errno::EEXIST`] if there is one and the new one is exclusive; [`Errno::ENOSPC`] when there are too many,
-/// [`Errno::ENOMEM`].
-pub fn create(new: New) -> Result<Arc<Segment>, Errno> {
+/// [`Errno::ENOSPC`] when there are too many, [`Errno::ENOMEM`].
+pub fn create(new: New) -> Result<Created, Errno> {
     let id = {
         let mut table = TABLE.lock();
         let count = table.slots.iter().flatten().count() as u64;
@@ -94,13 +100,13 @@ pub fn of_file(number: u64) -> Option<Arc<Segment>> {
     TABLE.lock().slots.iter().flatten().find(|segment| segment.file.number() == number).cloned()
 }
 
-fn insert(segment: Arc<Segment>, new: New) -> Result<Arc<Segment>, Errno> {
+fn insert(segment: Arc<Segment>, new: New) -> Result<Created, Errno> {
     let slot = index(segment.id);
     let mut table = TABLE.lock();
     if let Some(other) = table.find(new.key) {
         drop(table);
         drop(segment);
-        return if new.exclusive { Err(Errno::EEXIST) } else { Ok(other) };
+        return Ok(Created::Other(other));
     }
     if slot >= table.slots.len() {
         let more = slot + 1 - table.slots.len();
@@ -113,10 +119,15 @@ fn insert(segment: Arc<Segment>, new: New) -> Result<Arc<Segment>, Errno> {
         return create(new);
     }
     table.slots[slot] = Some(segment.clone());
-    Ok(segment)
+    Ok(Created::New(segment))
 }
 
 impl Table {
+    fn get(&self, id: u32) -> Result<Arc<Segment>, Errno> {
+        let segment = self.slots.get(index(id)).cloned().flatten().filter(|segment| segment.id == id);
+        segment.ok_or(Errno::EINVAL)
+    }
+
     fn find(&self, key: u32) -> Option<Arc<Segment>> {
         if key == 0 {
             return None;
@@ -141,9 +152,40 @@ pub fn with_file(number: u64) -> Option<Arc<Segment>> {
 /// [`Errno::EINVAL`].
 pub fn get(id: u32) -> Result<Arc<Segment>, Errno> {
     collect();
-    let table = TABLE.lock();
-    let segment = table.slots.get(index(id)).cloned().flatten().filter(|segment| segment.id == id);
-    segment.ok_or(Errno::EINVAL)
+    TABLE.lock().get(id)
+}
+
+/// A segment that a task is about to attach: it stays in the table, removed or not.
+pub struct Attaching(Arc<Segment>);
+
+impl Attaching {
+    /// That with this number.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`].
+    pub fn begin(id: u32) -> Result<Self, Errno> {
+        collect();
+        let table = TABLE.lock();
+        let segment = table.get(id)?;
+        // Under the lock, under which removed segments are collected.
+        segment.attaching.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(segment))
+    }
+}
+
+impl Deref for Attaching {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        &self.0
+    }
+}
+
+impl Drop for Attaching {
+    fn drop(&mut self) {
+        self.0.attaching.fetch_sub(1, Ordering::Release);
+        collect();
+    }
 }
 
 /// The segment in this slot. As on Linux, the number of a segment, whichever, names its slot too.

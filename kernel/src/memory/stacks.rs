@@ -118,7 +118,6 @@ fn map_new() -> Result<Slot, Errno> {
     let slot = take_slot().ok_or(Errno::ENOMEM)?;
     for page in 0..PAGES {
         if let Err(errno) = map_page(slot, page) {
-            // Nothing has used the pages, so no CPU has translations of them.
             unmap_pages(slot, page);
             give_slot(slot);
             return Err(errno);
@@ -138,14 +137,15 @@ fn map_page(slot: Slot, page: usize) -> Result<(), Errno> {
     })
 }
 
-/// Unmaps the first pages of a slot and frees their frames, which no CPU reaches any more once `flush` has run.
+/// Unmaps the first pages of a slot and frees their frames. A CPU may have translations of pages that nothing has used:
+/// it reads entries ahead of its instructions.
 fn unmap_pages(slot: Slot, pages: usize) {
     let mut frames = [PhysAddr(0); PAGES];
     for (page, frame) in frames.iter_mut().enumerate().take(pages) {
         let virt = slot.start() + page as u64 * SIZE_4K;
         *frame = kernel_map::with(|tables| tables.unmap(virt)).expect("mapped by `map_new`");
     }
-    if pages == PAGES {
+    if pages > 0 {
         ipi::flush_kernel(slot.range());
     }
     frames[..pages].iter().for_each(|frame| free_frame(frame.frame()));

@@ -96,8 +96,12 @@ impl<'s> UserMemory<'s> {
     /// value that was found.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// As [`Self::write`]; [`Errno::EINVAL`] for an address that is not a multiple of 4.
     pub fn update_u32(self, at: VirtAddr, change: impl Fn(u32) -> Option<u32>) -> Result<u32, Errno> {
+        // The exchange below would refuse it again and again, with a page that is there.
+        if !at.is_aligned(4) {
+            return Err(Errno::EINVAL);
+        }
         let mut found = self.read_u32(at)?;
         while let Some(new) = change(found) {
             match self.copies.compare_exchange_u32(at, found, new) {

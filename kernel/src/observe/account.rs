@@ -1,7 +1,7 @@
 //! What a process has for those that look at it.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use quire::addr::VirtAddr;
 use quire_interop::proc::Sizes;
@@ -50,6 +50,10 @@ pub struct Account {
     pub least_adj: AtomicI32,
     /// `PR_SET_NO_NEW_PRIVS`: no program that it executes gives it more rights.
     pub no_new_privs: AtomicBool,
+    /// Other processes of its user may look at its memory (`PR_SET_DUMPABLE`).
+    pub is_dumpable: AtomicBool,
+    /// The signal that it gets when its parent ends (`PR_SET_PDEATHSIG`); 0 for none.
+    pub death_signal: AtomicU32,
     /// Where its program is.
     pub program: Mutex<ProgramLayout>,
     /// What its tasks have used.
@@ -72,10 +76,13 @@ impl Account {
         let adj = parent.map_or(0, |parent| parent.oom_score_adj.load(Ordering::Relaxed));
         let least_adj = parent.map_or(0, |parent| parent.least_adj.load(Ordering::Relaxed));
         let no_new_privs = parent.is_some_and(|parent| parent.no_new_privs.load(Ordering::Relaxed));
+        let is_dumpable = parent.is_none_or(|parent| parent.is_dumpable.load(Ordering::Relaxed));
         Self {
             oom_score_adj: AtomicI32::new(adj),
             least_adj: AtomicI32::new(least_adj),
             no_new_privs: AtomicBool::new(no_new_privs),
+            is_dumpable: AtomicBool::new(is_dumpable),
+            death_signal: AtomicU32::new(0),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
             usage: Usage::default(),
             faults_before: Mutex::default(),

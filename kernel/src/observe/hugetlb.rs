@@ -96,6 +96,8 @@ fn nodes_of_task() -> NodeSet {
         None => NodeSet::ALL,
         Some(NodePolicy::Local) => NodeSet::one(MACHINE.node_of(area::cpu_id())),
         Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
-        Some(NodePolicy::Bind(nodes) | NodePolicy::Interleave(nodes)) => nodes,
+        Some(NodePolicy::Bind(nodes) | NodePolicy::Interleave(nodes) | NodePolicy::PreferredMany(nodes)) => {
+            nodes
+        }
     }
 }

@@ -23,11 +23,9 @@ pub(super) fn add(list: &mut List) {
     list.text("/proc/sys/net/ipv4/ip_local_port_range", |out| {
         writeln!(out, "{}\t{}", socket::EPHEMERAL.start(), socket::EPHEMERAL.end())
     });
+    let min_free = |out: &mut dyn Write| writeln!(out, "{}", manager().pages().min_free() * 4);
+    list.control("/proc/sys/vm/min_free_kbytes", min_free, set_min_free);
     // These follow from the memory that there is, and from the addresses that programs have.
-    list.text("/proc/sys/vm/min_free_kbytes", |out| {
-        let marks = manager().pages().zone_info().map(|zone| zone.marks.min);
-        writeln!(out, "{}", marks.sum::<u64>() * 4)
-    });
     list.text("/proc/sys/vm/lowmem_reserve_ratio", |out| out.write_str("256\t32\t0\n"));
     list.text("/proc/sys/vm/mmap_min_addr", |out| out.write_str("65536\n"));
     list.text("/proc/sys/vm/oom_kill_allocating_task", |out| out.write_str("0\n"));
@@ -136,6 +134,12 @@ fn set_max_map_count(text: &str) -> Result<(), Errno> {
             space.set_mapping_limit(count);
         }
     }
+    Ok(())
+}
+
+fn set_min_free(text: &str) -> Result<(), Errno> {
+    let kib = number(text).ok().filter(|kib| *kib <= i32::MAX as u64).ok_or(Errno::EINVAL)?;
+    manager().pages().set_min_free(Some(kib / 4));
     Ok(())
 }
 

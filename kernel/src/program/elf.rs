@@ -1,11 +1,14 @@
 //! Maps one ELF file: a program or its interpreter (System V ABI, "Program Loading").
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use object::LittleEndian as LE;
 use object::elf::{
-    EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, ProgramHeader64,
+    EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_GNU_STACK, PT_INTERP, PT_LOAD,
+    ProgramHeader64,
 };
+use object::pod;
 use object::read::elf::{FileHeader, ProgramHeader};
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
@@ -14,11 +17,16 @@ use quire::vm::{Backing, MapRequest, Placement};
 
 use super::image::ProgramFile;
 use crate::errno::Errno;
+use crate::files::walk::PATH_BYTES;
+use crate::memory::list;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
 
 type Header = FileHeader64<LE>;
 type Segment = ProgramHeader64<LE>;
+
+/// The most bytes of program headers, as in Linux.
+const MOST_HEADERS: usize = 64 << 10;
 
 /// Where a program that can stand anywhere is put, as Linux does without randomisation.
 pub const PROGRAM_BASE: u64 = 0x5555_5555_4000;
@@ -30,7 +38,7 @@ pub struct Mapped {
     pub bias: u64,
     /// Its first instruction.
     pub entry: VirtAddr,
-    /// Its program headers, in memory.
+    /// Its program headers, in memory; 0 if they are in no segment.
     pub headers: VirtAddr,
     /// How many they are.
     pub header_count: u64,
@@ -46,34 +54,52 @@ pub struct Mapped {
 pub struct Elf<'f> {
     file: &'f ProgramFile,
     header: &'f Header,
-    segments: &'f [Segment],
+    segments: Vec<Segment>,
 }
 
 impl<'f> Elf<'f> {
-    /// Parses the headers.
+    /// Parses the headers, wherever in the file they are.
     ///
     /// # Errors
-    /// [`Errno::ENOEXEC`] if it is no program for this machine.
+    /// [`Errno::ENOEXEC`] if it is no program for this machine; [`Errno::ENOMEM`].
     pub fn parse(file: &'f ProgramFile) -> Result<Self, Errno> {
         let header = Header::parse(&*file.head).map_err(|_| Errno::ENOEXEC)?;
         let kind = header.e_type(LE);
         if !matches!(kind, ET_EXEC | ET_DYN) || header.e_machine(LE) != EM_X86_64 {
             return Err(Errno::ENOEXEC);
         }
-        let segments = header.program_headers(LE, &*file.head).map_err(|_| Errno::ENOEXEC)?;
-        Ok(Self { file, header, segments })
+        let bytes = usize::from(header.e_phnum(LE)) * size_of::<Segment>();
+        let has_known_size = usize::from(header.e_phentsize(LE)) == size_of::<Segment>();
+        if !has_known_size || !(1..=MOST_HEADERS).contains(&bytes) {
+            return Err(Errno::ENOEXEC);
+        }
+        let bytes = file.read(header.e_phoff(LE), bytes)?;
+        let segments = pod::slice_from_all_bytes::<Segment>(&bytes).map_err(|()| Errno::ENOEXEC)?;
+        Ok(Self { file, header, segments: list::collect(segments.iter().copied())? })
     }
 
     /// The path of the interpreter that it asks for.
     ///
     /// # Errors
-    /// [`Errno::ENOEXEC`] if the path lies outside of the headers' first pages.
-    pub fn interpreter(&self) -> Result<Option<&'f [u8]>, Errno> {
+    /// [`Errno::ENOEXEC`] if it has no end, or is longer than any path; [`Errno::ENOMEM`].
+    pub fn interpreter(&self) -> Result<Option<Vec<u8>>, Errno> {
         let Some(segment) = self.segments.iter().find(|segment| segment.p_type(LE) == PT_INTERP) else {
             return Ok(None);
         };
-        let path = segment.data(LE, &*self.file.head).map_err(|()| Errno::ENOEXEC)?;
-        path.strip_suffix(b"\0").map(Some).ok_or(Errno::ENOEXEC)
+        let bytes = segment.p_filesz(LE);
+        if bytes > PATH_BYTES as u64 {
+            return Err(Errno::ENOEXEC);
+        }
+        let mut path = self.file.read(segment.p_offset(LE), bytes as usize)?;
+        path.pop_if(|last| *last == 0).ok_or(Errno::ENOEXEC)?;
+        Ok(Some(path))
+    }
+
+    /// Whether the program needs a stack from which instructions can run: where it calls a nested function of C by its
+    /// address, it puts instructions there.
+    pub fn wants_executable_stack(&self) -> bool {
+        let last = self.segments.iter().rfind(|segment| segment.p_type(LE) == PT_GNU_STACK);
+        last.is_some_and(|segment| segment.p_flags(LE) & PF_X != 0)
     }
 
     /// Maps the segments. A file that can stand anywhere stands at `base`, or as far below it as its alignment asks
@@ -97,7 +123,7 @@ impl<'f> Elf<'f> {
         Ok(Mapped {
             bias,
             entry,
-            headers: VirtAddr(headers.ok_or(Errno::ENOEXEC)?.0.wrapping_add(bias)),
+            headers: headers.map_or(VirtAddr(0), |at| VirtAddr(at.0.wrapping_add(bias))),
             header_count: self.segments.len() as u64,
             end,
             code: self.span(bias, PF_X),
@@ -114,7 +140,7 @@ impl<'f> Elf<'f> {
         start..at(ends.max()).max(start)
     }
 
-    fn loads(&self) -> impl Iterator<Item = &'f Segment> + Clone {
+    fn loads(&self) -> impl Iterator<Item = &Segment> + Clone {
         self.segments.iter().filter(|segment| segment.p_type(LE) == PT_LOAD)
     }
 

@@ -17,6 +17,7 @@ use crate::files::mounts;
 use crate::files::node::Kind;
 use crate::files::open::{File, Io, Mapping, Opening};
 use crate::files::walk::{Follow, Walk};
+use crate::memory::list;
 use crate::memory::manager::{KernelFile, Space};
 use crate::observe::mapped_files::note_mapped;
 use crate::task::credentials::{EXECUTE, check_file};
@@ -67,6 +68,24 @@ impl ProgramFile {
         Ok(Self { path: path.to_vec(), head, place, open, claim })
     }
 
+    /// These bytes of it.
+    ///
+    /// # Errors
+    /// [`Errno::ENOEXEC`] if it ends before them; [`Errno::ENOMEM`]; those of a read.
+    pub fn read(&self, offset: u64, count: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        list::reserve(&mut bytes, count)?;
+        bytes.resize(count, 0);
+        let (mut at, mut done) = (offset, 0);
+        while done < count {
+            match self.open.read(&mut at, &mut KernelSink::new(&mut bytes[done..]), Io::default())? {
+                0 => return Err(Errno::ENOEXEC),
+                more => done += more,
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The file, to be mapped.
     ///
     /// # Errors
@@ -90,6 +109,8 @@ pub struct Loaded {
     pub interpreter_base: u64,
     /// The first instruction: the interpreter's, if there is one.
     pub entry: VirtAddr,
+    /// Instructions can run on its stack.
+    pub executable_stack: bool,
 }
 
 /// Maps a program and its interpreter in an address space that is loaded and empty.
@@ -98,11 +119,12 @@ pub struct Loaded {
 /// [`Errno::ENOEXEC`] if it is no program for this machine, [`Errno::ENOENT`] without its interpreter.
 pub fn load(space: &Space, file: &ProgramFile) -> Result<Loaded, Errno> {
     let elf = Elf::parse(file)?;
-    let interpreter = elf.interpreter()?.map(ProgramFile::open).transpose()?;
+    let interpreter = elf.interpreter()?.map(|path| ProgramFile::open(&path)).transpose()?;
     let program = elf.map(space, Some(PROGRAM_BASE))?;
+    let executable_stack = elf.wants_executable_stack();
     let Some(interpreter) = interpreter else {
-        return Ok(Loaded { entry: program.entry, program, interpreter_base: 0 });
+        return Ok(Loaded { entry: program.entry, program, interpreter_base: 0, executable_stack });
     };
     let interpreter = Elf::parse(&interpreter)?.map(space, None)?;
-    Ok(Loaded { program, interpreter_base: interpreter.bias, entry: interpreter.entry })
+    Ok(Loaded { program, interpreter_base: interpreter.bias, entry: interpreter.entry, executable_stack })
 }

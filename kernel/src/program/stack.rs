@@ -6,7 +6,7 @@ use core::arch::x86_64::__cpuid;
 
 use linux_raw_sys::auxvec as aux;
 use quire::addr::VirtAddr;
-use quire::arch::Protection;
+use quire::arch::{PagingMode, Protection};
 use quire::limits::FRAME_SIZE;
 use quire::vm::{Access, MapRequest, Placement};
 
@@ -39,6 +39,9 @@ const SIGNAL_STACK_BYTES: u64 = 2048;
 /// Sixteen bytes from which libc makes the canary of its stacks. Fixed, so that runs repeat.
 const RANDOM: [u8; 16] = *b"not random at al";
 
+/// The end of the stack, with page tables of five levels too: programs keep marks in the upper bits of addresses.
+const TOP: VirtAddr = PagingMode::FourLevel.user_range().end;
+
 /// Maps the stack, fills it, and returns where everything is.
 ///
 /// # Errors
@@ -54,9 +57,9 @@ pub fn build(
     if bytes > STRINGS_BYTES {
         return Err(Errno::E2BIG);
     }
-    map(space)?;
+    map(space, loaded.executable_stack)?;
     bring_in_strings(space, strings, path);
-    let mut stack = Pusher { memory: UserMemory::of(space), at: space.layout().user.end };
+    let mut stack = Pusher { memory: UserMemory::of(space), at: TOP };
     let name = stack.push_string(path)?;
     let random = stack.push(&RANDOM)?;
     let platform = stack.push_string(b"x86_64")?;
@@ -81,13 +84,13 @@ pub fn build(
     })
 }
 
-fn map(space: &Space) -> Result<(), Errno> {
-    let top = space.layout().user.end;
+fn map(space: &Space, executable: bool) -> Result<(), Errno> {
     space.set_stack_limit(LIMIT_BYTES);
+    let rights = Protection::READ | Protection::WRITE;
     space.mmap(&MapRequest {
-        addr: VirtAddr(top.0 - INITIAL_BYTES),
+        addr: VirtAddr(TOP.0 - INITIAL_BYTES),
         len: INITIAL_BYTES,
-        prot: Protection::READ | Protection::WRITE,
+        prot: if executable { rights | Protection::EXEC } else { rights },
         placement: Placement::FixedNoReplace,
         grows_down: true,
         ..MapRequest::default()
@@ -100,9 +103,8 @@ fn map(space: &Space) -> Result<(), Errno> {
 fn bring_in_strings(space: &Space, strings: &Strings, path: &[u8]) {
     let all = strings.arguments.iter().chain(&strings.environment).map(Vec::len);
     let bytes = all.chain([path.len()]).map(|len| len as u64 + 1).sum::<u64>();
-    let top = space.layout().user.end.0;
-    let first = VirtAddr(top - bytes).align_down(FRAME_SIZE);
-    for page in (first.0..top).step_by(FRAME_SIZE as usize) {
+    let first = VirtAddr(TOP.0 - bytes).align_down(FRAME_SIZE);
+    for page in (first.0..TOP.0).step_by(FRAME_SIZE as usize) {
         if space.fault(VirtAddr(page), Access::Write).is_ok() {
             note_arguments(sched::current_ref());
         }

@@ -15,6 +15,11 @@ const ARGUMENT_WORDS: usize = 8;
 impl Call<'_> {
     pub(super) fn clone(&self) -> Answer {
         let [flags, stack_end, parent_tid, child_tid, tls, _] = self.arguments;
+        // The descriptor's place is the number's.
+        let both = u64::from(abi::CLONE_PIDFD | abi::CLONE_PARENT_SETTID);
+        if flags & both == both {
+            return Err(Errno::EINVAL);
+        }
         clone(
             self.task,
             &CloneRequest {
@@ -22,6 +27,7 @@ impl Call<'_> {
                 stack_end,
                 exit_signal: (flags & SIGNAL_MASK) as u32,
                 parent_tid,
+                descriptor: parent_tid,
                 child_tid,
                 tls,
             },
@@ -35,14 +41,17 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         self.check_tail(at, size)?;
-        let [flags, _pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls] =
+        let [flags, descriptor, child_tid, parent_tid, exit_signal, stack, stack_size, tls] =
             self.load_words(at)?;
         let stack_end = stack.checked_add(stack_size).ok_or(Errno::EINVAL)?;
         if exit_signal > 64 || (stack == 0) != (stack_size == 0) {
             return Err(Errno::EINVAL);
         }
         let exit_signal = exit_signal as u32;
-        clone(self.task, &CloneRequest { flags, stack_end, exit_signal, parent_tid, child_tid, tls })
+        clone(
+            self.task,
+            &CloneRequest { flags, stack_end, exit_signal, parent_tid, descriptor, child_tid, tls },
+        )
     }
 
     /// What the kernel does not know of the structure must be zero.

@@ -8,6 +8,7 @@ mod ids;
 mod limits;
 mod memory;
 mod process;
+mod process_file;
 mod signals;
 mod sockets;
 mod time;
@@ -225,6 +226,7 @@ impl Call<'_> {
             abi::__NR_shmat => self.shmat(),
             abi::__NR_shmdt => self.shmdt(),
             abi::__NR_shmctl => self.shmctl(),
+            abi::__NR_process_madvise => self.process_madvise(),
             abi::__NR_process_vm_readv => self.process_vm_readv(),
             abi::__NR_process_vm_writev => self.process_vm_writev(),
 
@@ -232,6 +234,7 @@ impl Call<'_> {
             abi::__NR_clone => self.clone(),
             abi::__NR_clone3 => self.clone3(),
             abi::__NR_fork => self.fork(),
+            abi::__NR_pidfd_open => self.pidfd_open(),
             abi::__NR_vfork => self.vfork(),
             abi::__NR_exit => self.exit(),
             abi::__NR_exit_group => self.exit_group(),
@@ -295,6 +298,7 @@ impl Call<'_> {
             abi::__NR_rt_tgsigqueueinfo => self.rt_tgsigqueueinfo(),
             abi::__NR_sigaltstack => self.sigaltstack(),
             abi::__NR_kill => self.kill(),
+            abi::__NR_pidfd_send_signal => self.pidfd_send_signal(),
             abi::__NR_tkill => self.tkill(),
             abi::__NR_tgkill => self.tgkill(),
             abi::__NR_pause => self.pause(),

@@ -6,7 +6,7 @@ use linux_raw_sys::{general as abi, prctl};
 use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
-use crate::cpu::area;
+use crate::cpu::{area, topology};
 use crate::errno::Errno;
 use crate::files::io::UserParts;
 use crate::files::random;
@@ -14,7 +14,7 @@ use crate::memory::manager::manager;
 use crate::observe::VERSION;
 use crate::task::credentials::Credentials;
 use crate::task::process::Exit;
-use crate::task::{sched, table};
+use crate::task::{sched, signal, table};
 use crate::time;
 
 const ARCH_SET_FS: u64 = 0x1002;
@@ -77,7 +77,20 @@ impl Call<'_> {
                 self.task.set_name(padded);
                 Ok(0)
             }
-            prctl::PR_GET_DUMPABLE => Ok(1),
+            prctl::PR_GET_DUMPABLE => Ok(self.process().account.is_dumpable.load(Ordering::Relaxed).into()),
+            prctl::PR_SET_DUMPABLE if self.arguments[1] <= 1 => {
+                self.process().account.is_dumpable.store(self.arguments[1] == 1, Ordering::Relaxed);
+                Ok(0)
+            }
+            prctl::PR_GET_PDEATHSIG => {
+                let signal = self.process().account.death_signal.load(Ordering::Relaxed);
+                self.memory.write(self.addr(1), &signal.to_le_bytes())?;
+                Ok(0)
+            }
+            prctl::PR_SET_PDEATHSIG if self.arguments[1] <= u64::from(signal::COUNT) => {
+                self.process().account.death_signal.store(self.arguments[1] as u32, Ordering::Relaxed);
+                Ok(0)
+            }
             prctl::PR_SET_NO_NEW_PRIVS if self.arguments[1..5] == [1, 0, 0, 0] => {
                 self.process().account.no_new_privs.store(true, Ordering::Relaxed);
                 Ok(0)
@@ -91,7 +104,6 @@ impl Call<'_> {
                 self.process().change_credentials(|own| Ok(Credentials { keeps, ..own.clone() }))?;
                 Ok(0)
             }
-            prctl::PR_SET_DUMPABLE | prctl::PR_SET_PDEATHSIG => Ok(0),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -113,6 +125,9 @@ impl Call<'_> {
     pub(super) fn get_robust_list(&self) -> Answer {
         let [pid, head, size, ..] = self.arguments;
         let task = if pid == 0 { sched::current() } else { table::task(pid as u32).ok_or(Errno::ESRCH)? };
+        if !self.process().may_trace(&task.process) {
+            return Err(Errno::EPERM);
+        }
         self.store_result(head, &[task.robust_list.load(Ordering::Relaxed)])?;
         self.store_result(size, &[ROBUST_HEAD_BYTES])?;
         Ok(0)
@@ -150,10 +165,11 @@ impl Call<'_> {
     }
 
     pub(super) fn getcpu(&self) -> Answer {
-        let cpu = area::cpu_id().0.to_le_bytes();
-        for (at, value) in [(self.arguments[0], cpu), (self.arguments[1], [0; 4])] {
+        let cpu = area::cpu_id();
+        let node = u32::from(topology::get().node_of(cpu));
+        for (at, value) in [(self.arguments[0], cpu.0), (self.arguments[1], node)] {
             if at != 0 {
-                self.memory.write(VirtAddr(at), &value)?;
+                self.memory.write(VirtAddr(at), &value.to_le_bytes())?;
             }
         }
         Ok(0)

@@ -134,6 +134,28 @@ impl Call<'_> {
         sent(info.map(|info| send::to_process(&process, info)))
     }
 
+    /// `pidfd_send_signal`: as `kill`, or as `rt_sigqueueinfo` with what the program says about the cause.
+    pub(super) fn pidfd_send_signal(&self) -> Answer {
+        let [descriptor, signal, at, flags, ..] = self.arguments;
+        if flags as u32 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let process = self.process_of(descriptor)?.0;
+        let info = match at {
+            0 => self.signal_or_zero(signal)?.map(|signal| SigInfo::user(signal, self.process())),
+            at if self.memory.read_u32(VirtAddr(at))? != signal as u32 => return Err(Errno::EINVAL),
+            at => self.info_from(signal, at, process.id == self.process().id)?,
+        };
+        // Its number may be another process's, once its parent has waited for it.
+        if !table::is_known(&process) {
+            return Err(Errno::ESRCH);
+        }
+        if !self.may_signal(&process) {
+            return Err(Errno::EPERM);
+        }
+        sent(info.map(|info| send::to_process(&process, info)))
+    }
+
     pub(super) fn rt_tgsigqueueinfo(&self) -> Answer {
         let [pid, tid, signal, info, ..] = self.arguments;
         let info = self.info_from(signal, info, tid as u32 == self.task.id())?;

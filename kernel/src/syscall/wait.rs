@@ -9,6 +9,7 @@ use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::signal::info::SigInfo;
+use crate::task::table;
 use crate::task::wait4::{Children, Event, Wanted, wait};
 
 const WAIT4_OPTIONS: u32 =
@@ -52,11 +53,21 @@ impl Call<'_> {
         if options & !WAITID_OPTIONS != 0 || options & (abi::WEXITED | abi::WSTOPPED | abi::WCONTINUED) == 0 {
             return Err(Errno::EINVAL);
         }
+        let mut is_nonblocking = false;
         let children = match (kind as u32, id as u32) {
             (abi::P_ALL, _) => Children::Any,
             (abi::P_PID, id) if id != 0 => Children::One(id),
             (abi::P_PGID, 0) => Children::Group(self.process().group.load(Ordering::Relaxed)),
             (abi::P_PGID, group) => Children::Group(group),
+            (abi::P_PIDFD, _) => {
+                let (process, nonblocking) = self.process_of(id)?;
+                is_nonblocking = nonblocking;
+                // Waited for before: its number may be another child's.
+                if !table::is_known(&process) {
+                    return Err(Errno::ECHILD);
+                }
+                Children::One(process.id)
+            }
             _ => return Err(Errno::EINVAL),
         };
         let wanted = Wanted {
@@ -65,9 +76,12 @@ impl Call<'_> {
             stopped: options & abi::WSTOPPED != 0,
             continued: options & abi::WCONTINUED != 0,
             keep: options & abi::WNOWAIT != 0,
-            no_hang: options & abi::WNOHANG != 0,
+            no_hang: options & abi::WNOHANG != 0 || is_nonblocking,
         };
         let found = wait(self.process(), wanted)?;
+        if found.is_none() && is_nonblocking && options & abi::WNOHANG == 0 {
+            return Err(Errno::EAGAIN);
+        }
         if info != 0 {
             let bytes = found.as_ref().map_or([0; 128], |(child, event)| info_of(child, *event).bytes());
             self.memory.write(VirtAddr(info), &bytes)?;

@@ -10,6 +10,7 @@ use super::process::Process;
 use super::thread::{Task, UserContext};
 use super::{run, sched, table};
 use crate::errno::Errno;
+use crate::files::process_file;
 use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
@@ -27,6 +28,8 @@ pub struct CloneRequest {
     pub exit_signal: u32,
     /// Where the parent stores the child's number (`CLONE_PARENT_SETTID`).
     pub parent_tid: u64,
+    /// Where the parent stores the child's descriptor (`CLONE_PIDFD`).
+    pub descriptor: u64,
     /// Where the child stores its number or clears it at its end.
     pub child_tid: u64,
     /// The base of the child's thread-local storage (`CLONE_SETTLS`).
@@ -37,6 +40,7 @@ const SUPPORTED: u32 = abi::CLONE_VM
     | abi::CLONE_FS
     | abi::CLONE_FILES
     | abi::CLONE_SIGHAND
+    | abi::CLONE_PIDFD
     | abi::CLONE_VFORK
     | abi::CLONE_PARENT
     | abi::CLONE_THREAD
@@ -58,6 +62,8 @@ impl CloneRequest {
     fn check(&self) -> Result<(), Errno> {
         let needs = |flag, other| !self.has(flag) || self.has(other);
         let sound = needs(abi::CLONE_SIGHAND, abi::CLONE_VM) && needs(abi::CLONE_THREAD, abi::CLONE_SIGHAND);
+        let is_process = !self.has(abi::CLONE_THREAD) && !self.has(abi::CLONE_DETACHED);
+        let sound = sound && (is_process || !self.has(abi::CLONE_PIDFD));
         let known = self.flags & !(u64::from(SUPPORTED) | abi::CLONE_CLEAR_SIGHAND) == 0;
         let clears = self.flags & abi::CLONE_CLEAR_SIGHAND != 0;
         (sound && known && !(clears && self.has(abi::CLONE_SIGHAND))).then_some(()).ok_or(Errno::EINVAL)
@@ -71,6 +77,15 @@ impl CloneRequest {
 /// As `clone(2)`.
 pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     request.check()?;
+    if request.has(abi::CLONE_SETTLS) && request.tls >= task.space().layout().user.end.0 {
+        return Err(Errno::EPERM);
+    }
+    let files = task.process.files.lock().clone();
+    let reserved = request.has(abi::CLONE_PIDFD).then(|| files.reserve()).transpose()?;
+    if let Some(reserved) = &reserved {
+        let number = reserved.number() as u32;
+        UserMemory::of(task.space()).write(VirtAddr(request.descriptor), &number.to_le_bytes())?;
+    }
     let id = table::take()?;
     // A number that no task has taken over is given back.
     let new = build(task, request, id).inspect_err(|_| table::release(id))?;
@@ -80,8 +95,14 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     }
     let child = new.process.clone();
     let waits = request.has(abi::CLONE_VFORK) && !request.has(abi::CLONE_THREAD);
-    child.is_vforked.store(waits, Ordering::Release);
+    if waits {
+        // A thread of a process whose parent waits leaves that as it is.
+        child.is_vforked.store(true, Ordering::Release);
+    }
     run::launch(new)?;
+    if let Some(reserved) = reserved {
+        reserved.fill(process_file::open(child.clone(), false), true);
+    }
     if waits {
         // The child uses this task's stack. A task that must end needs it no more.
         child.vfork_done.wait_uninterruptible(|| {

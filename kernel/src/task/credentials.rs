@@ -207,9 +207,9 @@ impl Credentials {
         same(self.users[REAL], &other.users) && same(self.groups[REAL], &other.groups)
     }
 
-    /// Whether it may look at the memory of a process with these credentials, and change it.
-    pub fn may_trace(&self, other: &Self) -> bool {
-        self.has(Right::Trace) || self.is_real_of(other) && other.permitted & !self.permitted == 0
+    /// Whether its user is that of a process with these credentials, and has all of its rights.
+    fn covers(&self, other: &Self) -> bool {
+        self.is_real_of(other) && other.permitted & !self.permitted == 0
     }
 }
 
@@ -236,11 +236,25 @@ impl Process {
         let mut own = self.credentials.lock();
         let new = change(&own)?;
         self.rights.store(new.effective, Ordering::Relaxed);
+        let is_same_user = (own.user(), own.group()) == (new.user(), new.group());
+        if !is_same_user || new.permitted & !own.permitted != 0 {
+            // Its memory may have what the new user should not see, or the old one.
+            self.account.is_dumpable.store(false, Ordering::Relaxed);
+            self.account.death_signal.store(0, Ordering::Relaxed);
+        }
         let old = core::mem::replace(&mut *own, new);
         // Freeing it needs no lock.
         drop(own);
         drop(old);
         Ok(())
+    }
+
+    /// Whether it may look at the memory of a process, and change it.
+    pub fn may_trace(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+            || self.has(Right::Trace)
+            || other.account.is_dumpable.load(Ordering::Relaxed)
+                && self.credentials().covers(&other.credentials())
     }
 
     /// Whether it uses a right.

@@ -132,8 +132,18 @@ fn begin(
     leave(task, old);
     table::become_first(task);
     // First, so that a caller that may not look at the new program does not find its memory.
+    let is_same_user = {
+        let old = process.credentials();
+        (old.user(), old.group()) == (credentials.user(), credentials.group())
+    };
+    let is_secure = credentials.is_secure();
     process.set_credentials(credentials);
-    *process.space.lock() = task.space_handle();
+    drop(process.space.replace(task.space_handle()));
+    // After that: what the old program did not show is gone.
+    process.account.is_dumpable.store(is_same_user && !is_secure, Ordering::Relaxed);
+    if is_secure {
+        process.account.death_signal.store(0, Ordering::Relaxed);
+    }
     // The process may have joined another group since the space was made.
     group::apply(process, task.space());
     end_vfork(process);
@@ -148,7 +158,7 @@ fn begin(
     process.limits.apply(task.space());
     timers::delete_all(process.id, false);
     process.has_executed.store(true, Ordering::Relaxed);
-    *process.identity.lock() = identity;
+    drop(process.identity.replace(identity));
     close_files(process);
 }
 

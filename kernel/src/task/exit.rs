@@ -166,6 +166,10 @@ fn give_children_to_init(process: &Arc<Process>) {
                 orphan.exit_signal.store(abi::SIGCHLD, Ordering::Relaxed);
                 // Its place was reserved when it was made.
                 adopt(init, &orphan, ReservedList::push_within);
+                let signal = orphan.account.death_signal.load(Ordering::Relaxed);
+                if signal != 0 {
+                    signal::send::to_process(&orphan, SigInfo::user(signal, process));
+                }
             }
             None => abandon_child(&orphan),
         }

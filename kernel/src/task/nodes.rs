@@ -8,6 +8,7 @@ const LOCAL: u64 = 1;
 const PREFERRED: u64 = 2;
 const BIND: u64 = 3;
 const INTERLEAVE: u64 = 4;
+const PREFERRED_MANY: u64 = 5;
 /// The lowest bit of the set of nodes.
 const SET: u32 = 8;
 
@@ -39,6 +40,7 @@ fn encoded(policy: NodePolicy) -> u64 {
     match policy {
         NodePolicy::Local => LOCAL,
         NodePolicy::Preferred(node) => PREFERRED | bits(NodeSet::one(node)),
+        NodePolicy::PreferredMany(set) => PREFERRED_MANY | bits(set),
         NodePolicy::Bind(set) => BIND | bits(set),
         NodePolicy::Interleave(set) => INTERLEAVE | bits(set),
     }
@@ -49,6 +51,7 @@ fn decoded(word: u64) -> NodePolicy {
     let set: NodeSet = (0..u64::BITS as u8).filter(|&node| bits >> node & 1 == 1).collect();
     match word & ((1 << SET) - 1) {
         PREFERRED => NodePolicy::Preferred(bits.trailing_zeros() as u8),
+        PREFERRED_MANY => NodePolicy::PreferredMany(set),
         BIND => NodePolicy::Bind(set),
         INTERLEAVE => NodePolicy::Interleave(set),
         _ => NodePolicy::Local,

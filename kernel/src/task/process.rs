@@ -15,6 +15,7 @@ use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::files::claim::Claim;
 use crate::files::context::FsContext;
+use crate::files::events::Waiters;
 use crate::files::table::FileTable;
 use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
@@ -91,6 +92,8 @@ pub struct Process {
     pub account: Account,
     /// Children's ends and stops wake this.
     pub child_events: WaitQueue,
+    /// What waits for its end by a descriptor (`pidfd_open(2)`).
+    pub end_waiters: Waiters,
     /// The parent of a `vfork` sleeps here until the child has an address space of its own, or none.
     pub vfork_done: WaitQueue,
     /// The child shares its parent's address space by `vfork`.
@@ -155,6 +158,7 @@ impl Process {
             fs: Mutex::new(fs),
             signals,
             child_events: WaitQueue::new(),
+            end_waiters: Waiters::new(),
             vfork_done: WaitQueue::new(),
             is_vforked: AtomicBool::new(false),
             is_executing: AtomicBool::new(false),
@@ -222,5 +226,6 @@ impl Process {
     pub(super) fn set_ended(&self) {
         self.exit.lock().get_or_insert(Exit::Exited(self.last_status.load(Ordering::Relaxed)));
         self.ended.store(true, Ordering::Release);
+        self.end_waiters.notify();
     }
 }

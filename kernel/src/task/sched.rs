@@ -26,11 +26,11 @@ use core::sync::atomic::Ordering;
 
 use quire::cpu::CpuId;
 use x86_64::instructions::interrupts;
-use x86_64::registers::model_specific::FsBase;
 
 use super::run_queue;
+use super::signal::deliver;
 use super::switch::switch_stacks;
-use super::thread::Task;
+use super::thread::{Task, load_fs_base};
 use crate::cpu::area::{self, Handover, Leaves};
 use crate::cpu::ipi;
 use crate::observe::note_idle;
@@ -139,6 +139,15 @@ pub fn call_shall_end() -> bool {
         schedule();
     }
     current_ref().is_interrupted()
+}
+
+/// As [`call_shall_end`], for a call that no handler interrupts: only what ends the process ends it.
+pub fn call_must_end() -> bool {
+    if area::this().need_resched() {
+        schedule();
+    }
+    let task = current_ref();
+    task.needs_attention() && (task.is_dying() || deliver::ends_process(task))
 }
 
 /// Turns of a loop that waits for another task until that may need this CPU.
@@ -305,7 +314,7 @@ unsafe fn load_user_context(previous: &Task, next: &Task) {
         // SAFETY: X3: interrupts are off, the task is about to run, and its program does not run yet.
         let user = unsafe { next.user() };
         user.fpu.restore();
-        FsBase::write(x86_64::VirtAddr::new_truncate(user.fs_base.0));
+        load_fs_base(user.fs_base);
     }
 }
 

@@ -128,6 +128,11 @@ pub fn process(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.get(&id)?.process.clone()
 }
 
+/// Whether a process has its number still: it runs, or its parent has not waited for it.
+pub fn is_known(process: &Arc<Process>) -> bool {
+    self::process(process.id).is_some_and(|found| Arc::ptr_eq(&found, process))
+}
+
 /// All processes, by number. Needs no memory, and misses none that is there all the time.
 pub fn processes() -> impl Iterator<Item = Arc<Process>> {
     let mut after = 0;

@@ -15,7 +15,7 @@ use crate::cpu::area;
 use crate::cpu::fpu::FpuState;
 use crate::cpu::registers::Registers;
 use crate::errno::Errno;
-use crate::memory::manager::Space;
+use crate::memory::manager::{Space, paging};
 use crate::memory::stacks::KernelStack;
 use crate::observe::usage::Usage;
 use crate::sync::Mutex;
@@ -44,14 +44,11 @@ impl UserContext {
     /// instruction pointer that no program can have would fault in the kernel, so it becomes 0.
     pub fn make_full_return(&mut self) {
         self.registers.vector = 0;
-        if self.registers.rip >= PROGRAMS_END {
+        if self.registers.rip >= paging().user_range().end.0 {
             self.registers.rip = 0;
         }
     }
 }
-
-/// No program has an instruction at or above this address.
-const PROGRAMS_END: u64 = 1 << 47;
 
 /// See [`Task::attention`].
 const SIGNAL: u8 = 1;
@@ -250,7 +247,9 @@ impl Task {
             Some(old) => old.switch_to(&new),
             None => new.switch_in(),
         }
-        *slot = Some(new);
+        // Its end may switch tasks, and a switch loads what the slot names: the new one by then.
+        let gone = slot.replace(new);
+        drop(gone);
     }
 
     /// Takes the address space from the running task, which never returns to its program.
@@ -263,11 +262,11 @@ impl Task {
         }
     }
 
-    /// Sets the base of thread-local storage of the running task.
+    /// Sets the base of thread-local storage of the running task, an address of a program.
     pub fn set_fs_base(&self, base: VirtAddr) {
         // SAFETY: X3: the task is the running one, and its program does not run.
         unsafe { self.user().fs_base = base };
-        FsBase::write(x86_64::VirtAddr::new(base.0));
+        load_fs_base(base);
     }
 
     /// The task ends as soon as it would return to its program. It is woken if it sleeps, and interrupted if its program
@@ -356,6 +355,13 @@ impl Task {
         let number = self.interrupted_call.swap(NO_CALL, Ordering::Relaxed);
         (number != NO_CALL).then_some(number)
     }
+}
+
+/// Loads a base of thread-local storage.
+pub(super) fn load_fs_base(base: VirtAddr) {
+    // The crate knows addresses of 48 bits alone, and programs may have 57.
+    // SAFETY: X7: the calls that set a base refuse one that is no program's, so the processor takes it.
+    FsBase::write(unsafe { x86_64::VirtAddr::new_unsafe(base.0) });
 }
 
 /// Gives the number of a task back.

@@ -117,7 +117,9 @@ impl Handler {
 
     /// Whether it handles this address space's faults.
     pub(super) fn is_of(&self, space: &Space) -> bool {
-        self.space.lock().upgrade().is_some_and(|own| own.number() == space.number())
+        // The last reference to an address space may be this one. It goes without the lock.
+        let own = self.space.lock().upgrade();
+        own.is_some_and(|own| own.number() == space.number())
     }
 
     /// A handler for the child that has this number, with the same features: its event was read.

@@ -69,6 +69,8 @@ pub fn after_fork(parent: &Space, child: &Arc<Space>) -> Result<(), Errno> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return Ok(());
     }
-    let handlers = list::collect(ENTRIES.lock().iter().filter_map(|entry| entry.handler.upgrade()))?;
-    handlers.iter().filter(|handler| handler.is_of(parent)).try_for_each(|handler| handler.settle(child))
+    // The end of a handler takes the lock. So under it there are no references that could be the last ones.
+    let handlers = list::collect(ENTRIES.lock().iter().map(|entry| entry.handler.clone()))?;
+    let mut left = handlers.iter().filter_map(Weak::upgrade);
+    left.try_for_each(|handler| if handler.is_of(parent) { handler.settle(child) } else { Ok(()) })
 }

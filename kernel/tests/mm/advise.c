@@ -1,5 +1,6 @@
 /* madvise, mincore, msync, mlock, membarrier. */
 #include "case.h"
+#include <sys/uio.h>
 
 enum { COLD = 20, PAGEOUT, POPULATE_READ, POPULATE_WRITE, DONTNEED_LOCKED, COLLAPSE };
 
@@ -162,16 +163,79 @@ static void barriers(void)
     CHECK(syscall(SYS_membarrier, 512, 0, 0) == 16);
 }
 
+/* How many KiB of the mapping of this address are in large leaves. */
+static long huge_kib(char *at)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long start, end;
+    long found = -1;
+    bool is_here = false;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            is_here = start <= (uintptr_t)at && (uintptr_t)at < end;
+        else if (is_here)
+            sscanf(line, "AnonHugePages: %ld", &found);
+    }
+    fclose(file);
+    return found;
+}
+
 static void collapsed(void)
 {
     char *block = map(4 * MIB, RW, ANON);
     char *at = (char *)(((uintptr_t)block + 2 * MIB - 1) & ~(2 * MIB - 1));
     FAILS(EINVAL, madvise(at, PAGE, COLLAPSE) == 0 ? (errno = EINVAL, -1) : -1);
+    OK(madvise(at, 2 * MIB, MADV_NOHUGEPAGE));
     memset(at, 5, 2 * MIB);
+    CHECK(huge_kib(at) == 0);
+    FAILS(EINVAL, madvise(at, 2 * MIB, COLLAPSE));
+    OK(madvise(at, 2 * MIB, MADV_HUGEPAGE));
     OK(madvise(at, 2 * MIB, COLLAPSE));
+    CHECK(huge_kib(at) == 2048);
     for (size_t page = 0; page < 512; page++)
         CHECK(at[page * PAGE] == 5);
     FAILS(EINVAL, madvise(at + 1, PAGE, COLLAPSE));
+}
+
+/* Advices about the memory of another process. */
+static void of_others(void)
+{
+    char *block = map(4 * MIB, RW, ANON);
+    char *at = (char *)(((uintptr_t)block + 2 * MIB - 1) & ~(2 * MIB - 1));
+    struct iovec ranges[2] = { { at, 2 * MIB }, { at, PAGE } };
+    OK(madvise(at, 2 * MIB, MADV_NOHUGEPAGE));
+    memset(at, 5, 2 * MIB);
+    OK(madvise(at, 2 * MIB, MADV_HUGEPAGE));
+    int ends[2];
+    OK(pipe(ends));
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        int process = syscall(SYS_pidfd_open, parent, 0);
+        CHECK(process >= 0);
+        FAILS(EBADF, syscall(SYS_process_madvise, ends[0], ranges, 1, COLD, 0));
+        FAILS(EINVAL, syscall(SYS_process_madvise, process, ranges, 1, COLD, 1));
+        FAILS(EINVAL, syscall(SYS_process_madvise, process, ranges, 1, MADV_DONTNEED, 0));
+        FAILS(EINVAL, syscall(SYS_process_madvise, process, ranges, 1025, COLD, 0));
+        if (geteuid() == 0) {
+            CHECK(syscall(SYS_process_madvise, process, ranges, 2, MADV_WILLNEED, 0) == (long)(2 * MIB + PAGE));
+            CHECK(syscall(SYS_process_madvise, process, ranges, 1, COLD, 0) == (long)(2 * MIB));
+            CHECK(syscall(SYS_process_madvise, process, ranges, 1, COLLAPSE, 0) == (long)(2 * MIB));
+            ranges[1].iov_base = (void *)(PAGE + 1);
+            CHECK(syscall(SYS_process_madvise, process, ranges, 2, COLD, 0) == (long)(2 * MIB));
+            FAILS(EINVAL, syscall(SYS_process_madvise, process, ranges + 1, 1, COLD, 0));
+            OK(setresuid(1000, 1000, 1000));
+        }
+        FAILS(geteuid() == 1000 ? EACCES : EPERM, syscall(SYS_process_madvise, process, ranges, 1, COLD, 0));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(geteuid() != 0 || huge_kib(at) == 2048);
+    for (size_t page = 0; page < 512; page++)
+        CHECK(at[page * PAGE] == 5);
+    int own = syscall(SYS_pidfd_open, getpid(), 0);
+    CHECK(syscall(SYS_process_madvise, own, ranges, 1, COLD, 0) == (long)(2 * MIB));
 }
 
 static void ruined(void *memory)
@@ -207,4 +271,4 @@ static void poisoned(void)
 }
 
 MAIN(CASE(madvise_errors), CASE(contents), CASE(populate), CASE(forks), CASE(in_core), CASE(synced), CASE(locked),
-     CASE(barriers), CASE(collapsed), CASE(poisoned))
+     CASE(barriers), CASE(collapsed), CASE(of_others), CASE(poisoned))

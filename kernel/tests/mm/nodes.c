@@ -1,7 +1,8 @@
 /* Memory policies and nodes, on a machine of one or more nodes. */
 #include "case.h"
+#include <time.h>
 
-enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
+enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL, PREFERRED_MANY };
 enum { F_NODE = 1, F_ADDR = 2, F_ALLOWED = 4 };
 
 static long get(int *mode, unsigned long *mask, unsigned long bits, void *at, unsigned long flags)
@@ -36,6 +37,10 @@ static void policies(void)
     OK(get(&mode, mask, 1024, NULL, 0));
     CHECK(mode == LOCAL && mask[0] == 0);
     OK(syscall(SYS_set_mempolicy, INTERLEAVE, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, PREFERRED_MANY, NULL, 0));
+    OK(syscall(SYS_set_mempolicy, PREFERRED_MANY, &one, 2));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == PREFERRED_MANY && mask[0] == 1);
     char *memory = map(4 * PAGE, RW, ANON);
     memset(memory, 1, 4 * PAGE);
     OK(get(&mode, NULL, 0, memory, F_ADDR));
@@ -43,6 +48,13 @@ static void policies(void)
     OK(get(&mode, NULL, 0, memory, F_ADDR | F_NODE));
     CHECK(mode == 0);
     OK(syscall(SYS_set_mempolicy, DEFAULT, NULL, 0));
+    /* The number of bits is one too large: 65 of them are one word. */
+    mask[1] = 0x5a5a;
+    OK(get(&mode, mask, 65, NULL, 0));
+    CHECK(mask[0] == 0 && mask[1] == 0x5a5a);
+    OK(get(&mode, mask, 66, NULL, 0));
+    CHECK(mask[1] == 0);
+    FAILS(EINVAL, get(&mode, mask, 8 * PAGE + 2, NULL, 0));
 }
 
 static void child(void *memory)
@@ -109,6 +121,48 @@ static void pages(void)
     FAILS(EFAULT, syscall(SYS_migrate_pages, 0, 64, (void *)8, &one));
 }
 
+static char *much_memory;
+
+static void move_much(void *count)
+{
+    alarm(1);
+    syscall(SYS_move_pages, 0, *(size_t *)count, much_memory, NULL, much_memory, 0);
+    _exit(1);
+}
+
+/* Calls about much memory look at what is there alone, and a signal that ends the process ends them. */
+static void endless(void)
+{
+    unsigned long one = 1;
+    much_memory = map(1UL << 46, PROT_NONE, ANON | MAP_NORESERVE);
+    alarm(30);
+    CHECK(syscall(SYS_migrate_pages, 0, 2, &one, &one) == 0);
+    OK(syscall(SYS_mbind, much_memory, 1UL << 46, BIND, &one, 2, 3));
+    unsigned long second = 2;
+    CHECK(syscall(SYS_migrate_pages, 0, 3, &second, &one) == 0);
+    if (!is_quire())
+        return;
+    /* The same page again and again, whose number is in the file, too. */
+    int file = memfd_create("pages", 0);
+    OK(ftruncate(file, 2 * MIB));
+    size_t count = 32 * MIB;
+    for (size_t at = 0; at < count * 8; at += 2 * MIB)
+        CHECK(mmap(much_memory + at, 2 * MIB, RW, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED);
+    CHECK(in_child(move_much, &count) == SIGALRM);
+}
+
+/* A task is told the node of the CPU on which it runs. */
+static void check_cpu(void *moved)
+{
+    unsigned cpu, node;
+    time_t end = time(NULL) + 3;
+    while (time(NULL) < end) {
+        OK(syscall(SYS_getcpu, &cpu, &node, NULL));
+        CHECK(node == cpu);
+        *(volatile char *)moved |= 1 << cpu;
+    }
+}
+
 /* Two nodes, which kernel/test-memory gives the kernel. */
 static void second_node(void)
 {
@@ -136,6 +190,27 @@ static void second_node(void)
         OK(get(&mode, NULL, 0, memory + page * PAGE, F_ADDR | F_NODE));
         CHECK(mode == 0 && memory[page * PAGE] == 1);
     }
+    /* The page of zeroes is on no node. */
+    char *zeroes = map(2 * PAGE, RW, ANON);
+    CHECK(*(volatile char *)zeroes == 0 && *(volatile char *)(zeroes + PAGE) == 0);
+    OK(syscall(SYS_mbind, zeroes, PAGE, BIND, &second, 3, 1));
+    OK(syscall(SYS_mbind, zeroes + PAGE, PAGE, BIND, &second, 3, 1 | 2));
+    if (is_quire()) {
+        char *seen = map(PAGE, RW, SHARED);
+        pid_t beside = fork();
+        if (beside == 0) {
+            check_cpu(seen);
+            _exit(0);
+        }
+        int status;
+        check_cpu(seen);
+        CHECK(waitpid(beside, &status, 0) == beside && status == 0 && *seen == 3);
+    }
+    char *rather = map(PAGE, RW, ANON);
+    OK(syscall(SYS_mbind, rather, PAGE, PREFERRED_MANY, &second, 3, 0));
+    *rather = 1;
+    OK(get(&mode, NULL, 0, rather, F_ADDR | F_NODE));
+    CHECK(mode == 1);
     OK(syscall(SYS_set_mempolicy, BIND, &second, 3));
     char *other = map(16 * PAGE, RW, ANON);
     memset(other, 1, 16 * PAGE);
@@ -143,4 +218,4 @@ static void second_node(void)
     CHECK(mode == 1);
 }
 
-MAIN(CASE(policies), CASE(bound), CASE(pages), CASE(second_node))
+MAIN(CASE(policies), CASE(bound), CASE(pages), CASE(endless), CASE(second_node))

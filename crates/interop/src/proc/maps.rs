@@ -170,6 +170,7 @@ fn policy(out: &mut dyn Write, nodes: Option<NodePolicy>) -> Result {
         None => ("default", NodeSet::EMPTY),
         Some(NodePolicy::Local) => ("local", NodeSet::EMPTY),
         Some(NodePolicy::Preferred(node)) => ("prefer", NodeSet::one(node)),
+        Some(NodePolicy::PreferredMany(nodes)) => ("prefer (many)", nodes),
         Some(NodePolicy::Bind(nodes)) => ("bind", nodes),
         Some(NodePolicy::Interleave(nodes)) => ("interleave", nodes),
     };

@@ -117,6 +117,7 @@ fn numa_maps_shows_the_policy_of_each_mapping() {
             (None, "default"),
             (Some(NodePolicy::Local), "local"),
             (Some(NodePolicy::Preferred(0)), "prefer:0"),
+            (Some(NodePolicy::PreferredMany(NodeSet::first(2))), "prefer (many):0-1"),
             (Some(NodePolicy::Bind(NodeSet::first(2))), "bind:0-1"),
             (Some(NodePolicy::Interleave(NodeSet::of(&[0, 2]))), "interleave:0,2"),
             (Some(NodePolicy::Interleave(nodes)), "interleave:0-2,5"),

@@ -44,6 +44,8 @@ pub enum Place {
     Here,
     /// `NodePolicy::Preferred`.
     At(u8),
+    /// `NodePolicy::PreferredMany`.
+    First(u8),
     /// `NodePolicy::Bind`.
     Only(u8),
     /// `NodePolicy::Interleave`.
@@ -209,8 +211,9 @@ impl FrameShape {
     }
 
     fn place(rng: &mut Rng) -> Place {
-        match rng.u32(..8) {
+        match rng.u32(..9) {
             0..4 => Place::Here,
+            8 => Place::First(rng.u8(..16) & rng.u8(..16)),
             4 => Place::At(rng.u8(..4) & rng.u8(..4)),
             5 => Place::InTurn(rng.u8(..16) & rng.u8(..16)),
             // Most sets are of the two nodes that most machines have.

@@ -53,6 +53,7 @@ fn gfp(class: Class, place: Place) -> Gfp {
     let nodes = match place {
         Place::Here => NodePolicy::Local,
         Place::At(node) => NodePolicy::Preferred(node),
+        Place::First(bits) => NodePolicy::PreferredMany(set(bits)),
         Place::Only(bits) => NodePolicy::Bind(set(bits)),
         Place::InTurn(bits) => NodePolicy::Interleave(set(bits)),
     };

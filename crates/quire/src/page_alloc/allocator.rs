@@ -34,6 +34,8 @@ pub struct PageAllocator<'p, P: FramePlatform> {
     pub(in crate::page_alloc) counts: MapCounts<'p, P>,
     /// Frames of the ranges that the machine was given.
     pub(in crate::page_alloc) present: AtomicU64,
+    /// The sum of the zones' `min` marks that was asked for; [`BY_RULE`] if none was.
+    pub(in crate::page_alloc) min_free: AtomicU64,
     /// Frames that hold the manager's tables, or are too few at a range's edge to be used.
     pub(in crate::page_alloc) reserved: u64,
     /// Frames that were allocated for tables of the manager. They are never freed.

@@ -47,10 +47,8 @@ pub(super) fn number(process: &Process, thread: Thread, index: usize) -> u64 {
 ///
 /// # Errors
 /// [`Errno::EACCES`].
-pub(super) fn check_trace(process: &Arc<Process>) -> Result<(), Errno> {
-    let own = &sched::current_ref().process;
-    let may = Arc::ptr_eq(own, process) || own.credentials().may_trace(&process.credentials());
-    may.then_some(()).ok_or(Errno::EACCES)
+pub(super) fn check_trace(process: &Process) -> Result<(), Errno> {
+    sched::current_ref().process.may_trace(process).then_some(()).ok_or(Errno::EACCES)
 }
 
 /// What a folder has besides the listed files. The first one has number 1.

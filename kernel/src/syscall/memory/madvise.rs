@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{self, Right};
+use crate::task::sched;
 
 impl Call<'_> {
     /// `madvise`
@@ -17,6 +18,39 @@ impl Call<'_> {
         let [_, len, advice, ..] = self.arguments;
         advise(self.space, self.addr(0), len, advice as u32)?;
         Ok(0)
+    }
+
+    /// `process_madvise`: advices that change nothing but where pages are, for ranges of another process.
+    pub(in crate::syscall) fn process_madvise(&self) -> Answer {
+        let [descriptor, ranges, count, advice, flags, _] = self.arguments;
+        if flags as u32 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let ranges = self.ranges(ranges, count)?;
+        let process = self.process_of(descriptor)?.0;
+        let advice = advice as u32;
+        if !matches!(advice, abi::MADV_COLD | abi::MADV_PAGEOUT | abi::MADV_WILLNEED | abi::MADV_COLLAPSE) {
+            return Err(Errno::EINVAL);
+        }
+        let space = process.space_handle().ok_or(Errno::ESRCH)?;
+        if !self.process().may_trace(&process) {
+            return Err(Errno::EACCES);
+        }
+        if space.number() != self.space.number() {
+            credentials::check(Right::Nice)?;
+        }
+        let mut done = 0;
+        for range in ranges {
+            match advise(&space, VirtAddr(range.start), range.len, advice) {
+                Ok(()) => done += range.len,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+            if sched::call_must_end() {
+                break;
+            }
+        }
+        Ok(done)
     }
 }
 
@@ -93,6 +127,5 @@ fn lose(
 
 /// Moves what is in a frame elsewhere, and takes the frame out of use.
 fn take_offline(frame: Frame) -> Result<(), Errno> {
-    manager().migrate(frame).map_err(|error| Errno::of(error.errno()))?;
-    manager().memory_failure(frame).map(drop).map_err(|error| Errno::of(error.errno()))
+    manager().soft_offline(frame).map_err(|error| Errno::of(error.errno()))
 }

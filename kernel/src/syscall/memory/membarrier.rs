@@ -3,7 +3,6 @@
 use core::sync::atomic::{Ordering, fence};
 
 use linux_raw_sys::general::membarrier_cmd as cmd;
-use quire::cpu::CpuSet;
 use quire::platform::FramePlatform;
 
 use crate::errno::Errno;
@@ -55,5 +54,6 @@ impl Call<'_> {
 /// makes it see changed instructions.
 fn fence_all() {
     fence(Ordering::SeqCst);
-    MACHINE.fence_cpus(&CpuSet::first(MACHINE.cpu_count()));
+    // One that the firmware names and that never started would not answer.
+    MACHINE.fence_cpus(&MACHINE.online_cpus());
 }

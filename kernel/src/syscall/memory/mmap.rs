@@ -104,7 +104,7 @@ impl Call<'_> {
             grows_down: flags.has(abi::MAP_GROWSDOWN),
             populate: flags.has(abi::MAP_POPULATE) && !flags.has(abi::MAP_NONBLOCK),
             locked: flags.has(abi::MAP_LOCKED),
-            noreserve: flags.has(abi::MAP_NORESERVE),
+            noreserve: flags.has(abi::MAP_NORESERVE) && observe::may_overcommit(),
             ..MapRequest::default()
         };
         if flags.has(abi::MAP_ANONYMOUS) {
@@ -191,7 +191,7 @@ fn is_charged(request: &MapRequest<'_>) -> bool {
     let own = matches!(request.backing, Backing::Anonymous) && request.huge.is_none();
     let copies = request.sharing == Sharing::Private && request.prot.contains(Protection::WRITE);
     let shared = own && request.sharing == Sharing::Shared;
-    request.huge.is_none() && (copies || shared) && (!request.noreserve || !observe::may_overcommit())
+    request.huge.is_none() && (copies || shared) && !request.noreserve
 }
 
 /// Linux checks these before it looks at the kind of the mapping.

@@ -1,13 +1,16 @@
 //! `mprotect` and protection keys
 
 use linux_raw_sys::general as abi;
-use quire::addr::VirtAddr;
+use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::limits::FRAME_SIZE;
+use quire::vm::VmaInfo;
 use quire::vm::vma::VmaFlags;
+use quire_interop::proc::is_charged;
 
 use super::page_range;
 use crate::errno::Errno;
+use crate::observe::commit_allows;
 use crate::syscall::{Answer, Call};
 
 const GROWS: u64 = (abi::PROT_GROWSDOWN | abi::PROT_GROWSUP) as u64;
@@ -54,14 +57,32 @@ impl Call<'_> {
         }
         let start =
             if grows == 0 { range.start } else { self.start_of_stack(range.start, range.end, grows)? };
-        self.space.mprotect(start, range.end.0 - start.0, Protection::from_bits(prot as u8))?;
+        let (range, prot) = (VirtRange { start, end: range.end }, Protection::from_bits(prot as u8));
+        // Only where the whole range is too much, its mappings are looked at.
+        let stores = prot.contains(Protection::WRITE);
+        if stores && !commit_allows(range.len()) && !commit_allows(self.newly_charged(range)) {
+            return Err(Errno::ENOMEM);
+        }
+        self.space.mprotect(start, range.len(), prot)?;
         Ok(0)
+    }
+
+    /// How many bytes of the range may need frames of their own only when the program can store there.
+    fn newly_charged(&self, range: VirtRange) -> u64 {
+        let mut bytes = 0;
+        self.space.vmas_in(range, |vma| {
+            let then = VmaInfo { protection: vma.protection | Protection::WRITE, ..*vma };
+            if is_charged(&then) && !is_charged(vma) {
+                bytes += vma.range.end.min(range.end).0 - vma.range.start.max(range.start).0;
+            }
+        });
+        bytes
     }
 
     /// With `PROT_GROWSDOWN`, the start of the mapping that grows down at the address or above it.
     fn start_of_stack(&self, at: VirtAddr, end: VirtAddr, grows: u64) -> Result<VirtAddr, Errno> {
         let mut first = None;
-        self.space.vmas_in(quire::addr::VirtRange { start: at, end }, |vma| {
+        self.space.vmas_in(VirtRange { start: at, end }, |vma| {
             first.get_or_insert((vma.range, vma.flags.contains(VmaFlags::GROWS_DOWN)));
         });
         let (range, is_stack) = first.ok_or(Errno::ENOMEM)?;

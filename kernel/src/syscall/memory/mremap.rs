@@ -4,8 +4,11 @@ use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;
 use quire::vm::Remap;
 use quire::vm::vma::VmaFlags;
+use quire_interop::proc::is_charged;
 
 use crate::errno::Errno;
+use crate::ipc;
+use crate::observe::commit_allows;
 use crate::syscall::{Answer, Call};
 
 const MAY_MOVE: u32 = abi::MREMAP_MAYMOVE;
@@ -30,9 +33,19 @@ impl Call<'_> {
         }
         let more = new_len.saturating_sub(old_len);
         let vma = self.space.next_vma(self.addr(0)).filter(|vma| vma.range.contains(self.addr(0)));
-        if more > 0 && vma.is_some_and(|vma| vma.flags.contains(VmaFlags::LOCKED)) {
-            self.check_more_locked(more)?;
+        if more > 0
+            && let Some(vma) = vma
+        {
+            if vma.flags.contains(VmaFlags::LOCKED) {
+                self.check_more_locked(more)?;
+            }
+            if is_charged(&vma) && !commit_allows(more) {
+                return Err(Errno::ENOMEM);
+            }
         }
-        Ok(self.space.mremap(self.addr(0), old_len, new_len, to)?.0)
+        let at = self.space.mremap(self.addr(0), old_len, new_len, to)?;
+        // It may have taken the place of the last attachment of a segment.
+        ipc::collect();
+        Ok(at.0)
     }
 }

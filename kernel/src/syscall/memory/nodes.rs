@@ -9,14 +9,14 @@ use quire::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use quire::error::MigrateError;
 use quire::limits::FRAME_SIZE;
 use quire::page_alloc::{NodePolicy, NodeSet};
-use quire::vm::PageFlags;
+use quire::vm::{PageFlags, PageWord};
 
 use crate::cpu::topology;
 use crate::errno::Errno;
 use crate::memory::manager::{Space, manager};
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{self, Right};
-use crate::task::table;
+use crate::task::{sched, table};
 
 /// The most pages of one call that Linux looks at before it checks the next.
 const FLAGS: u32 = abi::MPOL_MF_MOVE | abi::MPOL_MF_MOVE_ALL;
@@ -41,7 +41,7 @@ fn others(nodes: NodeSet) -> NodeSet {
 fn named_by(policy: Option<NodePolicy>) -> NodeSet {
     match policy {
         Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
-        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set)) => set,
+        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set) | NodePolicy::PreferredMany(set)) => set,
         Some(NodePolicy::Local) | None => NodeSet::ALL,
     }
 }
@@ -54,47 +54,56 @@ pub(super) fn has_misplaced(space: &Space, range: VirtRange, policy: Option<Node
 /// How many pages of the range are in memory of these nodes.
 fn count_on(space: &Space, range: VirtRange, nodes: NodeSet) -> u64 {
     let mut found = 0;
-    space.pagemap(range, |_, word| {
-        found += u64::from(word.frame().is_some_and(|frame| nodes.contains(node_of(frame))));
-    });
+    space.pagemap(range, |_, word| found += u64::from(frame_on(word, nodes).is_some()));
     found
+}
+
+/// The frame of a page, if it is in memory of one of these nodes. The page of zeroes is no program's, and never moves.
+fn frame_on(word: PageWord, nodes: NodeSet) -> Option<Frame> {
+    word.frame().filter(|&frame| nodes.contains(node_of(frame)) && !is_zero_page(frame))
 }
 
 /// Moves pages of the range from some nodes to those that the policy names; of the pages that other address spaces map
 /// as well only if `all`. Returns how many stay.
-fn move_range(space: &Space, range: VirtRange, (from, to): (NodeSet, Option<NodePolicy>), all: bool) -> u64 {
-    let (mut at, mut left) = (range.start, 0);
-    while let Some(vma) = space.next_vma(at).filter(|vma| vma.range.start < range.end) {
-        let part = VirtRange::new(vma.range.start.max(range.start), vma.range.end.min(range.end));
-        for start in (part.start.0..part.end.0).step_by(STEP as usize) {
-            let step = VirtRange::new(VirtAddr(start), VirtAddr(part.end.0.min(start + STEP)));
-            let mut frames = [None; (STEP / FRAME_SIZE) as usize];
-            space.pagemap(step, |addr, word| {
-                let frame = word.frame().filter(|&frame| from.contains(node_of(frame)));
-                frames[((addr.0 - start) / FRAME_SIZE) as usize] = frame;
-            });
-            for frame in frames.into_iter().flatten() {
-                // Those of a folio that has moved are free.
-                let may = all || manager().folio_spaces(frame).is_some_and(|spaces| spaces <= 1);
-                if may && let Some(to) = to {
-                    let _ = manager().migrate_to(frame, to);
-                }
-            }
-            left += count_on(space, step, from);
-        }
-        at = vma.range.end;
+///
+/// # Errors
+/// [`Errno::EINTR`]: a signal ends the process.
+fn move_range(
+    space: &Space,
+    range: VirtRange,
+    (from, to): (NodeSet, NodePolicy),
+    all: bool,
+) -> Result<u64, Errno> {
+    if from.is_empty() {
+        return Ok(0);
     }
-    left
+    let mut must_end = false;
+    // One look at all tables, since most of a range may have none.
+    space.pagemap(range, |_, word| {
+        must_end = must_end || sched::call_must_end();
+        // Those of a folio that has moved are free.
+        if !must_end
+            && let Some(frame) = frame_on(word, from)
+            && (all || manager().folio_spaces(frame).is_some_and(|spaces| spaces <= 1))
+        {
+            let _ = manager().migrate_to(frame, to);
+        }
+    });
+    if must_end { Err(Errno::EINTR) } else { Ok(count_on(space, range, from)) }
 }
 
 /// Moves pages of the range to the nodes that the policy names. Returns how many are elsewhere.
-pub(super) fn move_misplaced(space: &Space, range: VirtRange, policy: Option<NodePolicy>, all: bool) -> u64 {
-    let from = others(named_by(policy));
-    if from.is_empty() { 0 } else { move_range(space, range, (from, policy), all) }
+///
+/// # Errors
+/// As for [`move_range`].
+pub(super) fn move_misplaced(
+    space: &Space,
+    range: VirtRange,
+    policy: Option<NodePolicy>,
+    all: bool,
+) -> Result<u64, Errno> {
+    policy.map_or(Ok(0), |to| move_range(space, range, (others(named_by(policy)), to), all))
 }
-
-/// Pages are looked at in steps of so many bytes.
-const STEP: u64 = 1 << 18;
 
 impl Call<'_> {
     /// `migrate_pages`: the number of pages that stay on the old nodes.
@@ -109,7 +118,7 @@ impl Call<'_> {
         let from = old.intersection(others(new));
         let all = self.process().has(Right::Nice);
         let range = VirtRange::new(VirtAddr(0), space.layout().user.end);
-        Ok(move_range(&space, range, (from, Some(NodePolicy::Bind(new))), all))
+        move_range(&space, range, (from, NodePolicy::Bind(new)), all)
     }
 
     /// `move_pages`: for each page its node, or why it is not where it should be.
@@ -123,6 +132,9 @@ impl Call<'_> {
         }
         let space = self.space_of(pid)?;
         for index in 0..count {
+            if sched::call_must_end() {
+                return Err(Errno::EINTR);
+            }
             let at = |base: u64, bytes: u64| {
                 index.checked_mul(bytes).and_then(|offset| base.checked_add(offset)).ok_or(Errno::EFAULT)
             };
@@ -148,7 +160,7 @@ impl Call<'_> {
             0 => self.process().clone(),
             pid => table::process_of(pid).ok_or(Errno::ESRCH)?,
         };
-        if pid as u32 != 0 && !self.process().credentials().may_trace(&process.credentials()) {
+        if !self.process().may_trace(&process) {
             return Err(Errno::EPERM);
         }
         let space = process.space_handle();

@@ -17,6 +17,7 @@ const PREFERRED: u32 = abi::MPOL_PREFERRED as u32;
 const BIND: u32 = abi::MPOL_BIND as u32;
 const INTERLEAVE: u32 = abi::MPOL_INTERLEAVE as u32;
 const LOCAL: u32 = abi::MPOL_LOCAL as u32;
+const PREFERRED_MANY: u32 = abi::MPOL_PREFERRED_MANY as u32;
 
 /// The bits of a mask that a program may name: more than the page of a mask that Linux takes is an error.
 const MOST_BITS: u64 = FRAME_SIZE * 8;
@@ -55,7 +56,7 @@ impl Call<'_> {
             return Err(Errno::EIO);
         }
         self.space.set_nodes(range.start, range.len(), policy)?;
-        if (moves || all) && nodes::move_misplaced(self.space, range, policy, all) > 0 && strict {
+        if (moves || all) && nodes::move_misplaced(self.space, range, policy, all)? > 0 && strict {
             return Err(Errno::EIO);
         }
         Ok(0)
@@ -101,7 +102,7 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Reads and checks a policy. Modes with flags are missing, as are sets of preferred nodes.
+    /// Reads and checks a policy. Modes with flags are missing.
     fn policy(&self, mode: u32, mask: u64, bits: u64) -> Result<Option<NodePolicy>, Errno> {
         let named = self.load_mask(mask, bits)?;
         let set = named.intersection(nodes::with_memory());
@@ -112,6 +113,7 @@ impl Call<'_> {
             LOCAL => Ok(Some(NodePolicy::Local)),
             PREFERRED if named.is_empty() => Ok(Some(NodePolicy::Local)),
             PREFERRED => usable(NodePolicy::Preferred(set.iter().next().unwrap_or(0))),
+            PREFERRED_MANY => usable(NodePolicy::PreferredMany(set)),
             BIND => usable(NodePolicy::Bind(set)),
             INTERLEAVE => usable(NodePolicy::Interleave(set)),
             _ => Err(Errno::EINVAL),
@@ -144,13 +146,19 @@ impl Call<'_> {
         if at == 0 { Ok(()) } else { self.memory.write(VirtAddr(at), &mode.to_le_bytes()) }
     }
 
+    /// Stores a mask of nodes in whole words. Their bits are counted as in [`Self::load_mask`].
     fn store_mask(&self, at: u64, bits: u64, set: NodeSet) -> Result<(), Errno> {
+        let bits = bits.saturating_sub(1);
         if at == 0 {
             return Ok(());
         }
+        if bits > MOST_BITS {
+            return Err(Errno::EINVAL);
+        }
         let word = set.iter().fold(0_u64, |word, node| word | 1 << node);
-        for index in 0..bits.min(MOST_BITS).div_ceil(WORD_BITS) {
-            self.store_words(at + index * 8, &[if index == 0 { word } else { 0 }])?;
+        for index in 0..bits.div_ceil(WORD_BITS) {
+            let at = at.checked_add(index * 8).ok_or(Errno::EFAULT)?;
+            self.store_words(at, &[if index == 0 { word } else { 0 }])?;
         }
         Ok(())
     }
@@ -161,6 +169,7 @@ fn mode_of(policy: Option<NodePolicy>) -> u32 {
         None => DEFAULT,
         Some(NodePolicy::Local) => LOCAL,
         Some(NodePolicy::Preferred(_)) => PREFERRED,
+        Some(NodePolicy::PreferredMany(_)) => PREFERRED_MANY,
         Some(NodePolicy::Bind(_)) => BIND,
         Some(NodePolicy::Interleave(_)) => INTERLEAVE,
     }
@@ -170,7 +179,7 @@ fn set_of(policy: Option<NodePolicy>) -> NodeSet {
     match policy {
         None | Some(NodePolicy::Local) => NodeSet::EMPTY,
         Some(NodePolicy::Preferred(node)) => NodeSet::one(node),
-        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set)) => set,
+        Some(NodePolicy::Bind(set) | NodePolicy::Interleave(set) | NodePolicy::PreferredMany(set)) => set,
     }
 }
 

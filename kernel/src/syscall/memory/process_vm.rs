@@ -57,7 +57,7 @@ impl Call<'_> {
         }
         let process = table::process_of(pid as u32).ok_or(Errno::ESRCH)?;
         let space = process.space_handle().ok_or(Errno::ESRCH)?;
-        if !self.process().credentials().may_trace(&process.credentials()) {
+        if !self.process().may_trace(&process) {
             return Err(Errno::EPERM);
         }
         self.copy_all(UserMemory::of_other(self.space, &space), &own, &other, direction)
@@ -72,8 +72,9 @@ impl Call<'_> {
             if done == MOST_BYTES {
                 break;
             }
-            // The other side's pages are looked up one by one, so that a copy ends exactly where one is missing.
-            let bytes = own_left.min(left).min(MOST_BYTES - done).min(FRAME_SIZE - there % FRAME_SIZE);
+            // The pages of both sides are looked up one by one, so that a copy ends exactly where one is missing.
+            let in_page = |at: u64| FRAME_SIZE - at % FRAME_SIZE;
+            let bytes = own_left.min(left).min(MOST_BYTES - done).min(in_page(here)).min(in_page(there));
             let part = &mut chunk[..bytes as usize];
             let copied = match way {
                 Direction::FromOther => {

@@ -12,9 +12,9 @@ use quire::vm::{Backing, MapRequest, Placement, Sharing};
 
 use super::mmap::huge_size;
 use crate::errno::Errno;
-use crate::ipc::{self, New, Owner, Segment};
+use crate::ipc::{self, Attaching, Created, New, Owner, Segment};
 use crate::memory::manager::manager;
-use crate::observe::SETTINGS;
+use crate::observe::{SETTINGS, commit_allows, may_overcommit};
 use crate::syscall::{Answer, Call};
 use crate::task::credentials::{EXECUTE, READ, Right, WRITE};
 
@@ -67,16 +67,16 @@ impl Call<'_> {
         if huge.is_some() && !self.may_use_huge_pages() {
             return Err(Errno::EPERM);
         }
-        let new = New {
-            key,
-            creator: self.process().id,
-            bytes,
-            mode: flags,
-            huge,
-            reserve: flags & SHM_NORESERVE == 0,
-            exclusive: flags & IPC_EXCL != 0,
-        };
-        Ok(u64::from(ipc::create(new)?.id))
+        let reserve = flags & SHM_NORESERVE == 0;
+        let is_charged = huge.is_none() && (reserve || !may_overcommit());
+        if is_charged && !commit_allows(bytes) {
+            return Err(Errno::ENOMEM);
+        }
+        let new = New { key, creator: self.process().id, bytes, mode: flags, huge, reserve };
+        match ipc::create(new)? {
+            Created::New(segment) => Ok(u64::from(segment.id)),
+            Created::Other(segment) => self.existing(&segment, bytes, flags),
+        }
     }
 
     /// `shmat`
@@ -92,7 +92,7 @@ impl Call<'_> {
         } else if addr.0 == 0 && has(SHM_REMAP) {
             return Err(Errno::EINVAL);
         }
-        let segment = ipc::get(id as u32)?;
+        let segment = Attaching::begin(id as u32)?;
         let executes = if has(SHM_EXEC) { EXECUTE } else { 0 };
         let stores = if has(SHM_RDONLY) { 0 } else { WRITE };
         segment.check(&self.process().credentials(), READ | stores | executes)?;
@@ -247,11 +247,14 @@ impl Call<'_> {
         if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
             return Err(Errno::EEXIST);
         }
+        if bytes > segment.bytes {
+            return Err(Errno::EINVAL);
+        }
         segment.check(
             &self.process().credentials(),
             (flags | flags >> 3 | flags >> 6) & (READ | WRITE | EXECUTE),
         )?;
-        if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(u64::from(segment.id)) }
+        Ok(u64::from(segment.id))
     }
 
     fn store_structure(&self, at: u64, words: &[u64]) -> Result<(), Errno> {

@@ -7,7 +7,7 @@ use linux_raw_sys::general as abi;
 use super::action::{Action, Effect};
 use super::info::SigInfo;
 use super::own::Own;
-use super::{SignalSet, frame, send, set_of};
+use super::{COUNT, SignalSet, frame, send, set_of};
 use crate::errno::Errno;
 use crate::task::thread::Task;
 use crate::task::{table, timers};
@@ -60,6 +60,13 @@ pub fn take(task: &Task, wanted: impl FnOnce(&Own) -> SignalSet) -> Option<(SigI
 pub fn ready(task: &Task) -> SignalSet {
     let own = task.signals.0.lock();
     (own.pending.set() | task.process.signals.pending.lock().set()) & !own.mask
+}
+
+/// Whether one of the signals that the task could take now ends its process.
+pub fn ends_process(task: &Task) -> bool {
+    let ready = ready(task);
+    let ends = |signal| task.process.signals.action(signal).effect(signal) == Effect::Terminate;
+    (1..=COUNT).any(|signal| ready & set_of(signal) != 0 && ends(signal))
 }
 
 fn wait_while_stopped(task: &Task) {

@@ -61,6 +61,8 @@ pub fn push(task: &Task, info: SigInfo, action: Action) -> Result<(), Errno> {
     vectors::push(memory, VirtAddr(fpu_at), &mut user.fpu)?;
     memory.write(VirtAddr(at), words.map(u64::to_le_bytes).as_flattened())?;
     memory.write(VirtAddr(at + WORDS as u64 * 8), &info.bytes())?;
+    // An exception of x87 that is still raised would be raised again by the handler's first instruction of it.
+    user.fpu.reset();
 
     let registers = &mut user.registers;
     registers.rdi = u64::from(info.signal);
@@ -144,8 +146,9 @@ pub fn restore(task: &Task) -> Result<(), Errno> {
     let mut bytes = [[0; 8]; WORDS];
     memory.read(VirtAddr(at), bytes.as_flattened_mut())?;
     let words = bytes.map(u64::from_le_bytes);
-    if words[FPU] != 0 {
-        vectors::pop(memory, VirtAddr(words[FPU]), &mut user.fpu)?;
+    match words[FPU] {
+        0 => user.fpu.reset(),
+        at => vectors::pop(memory, VirtAddr(at), &mut user.fpu)?,
     }
     decode(user, &words);
     send::change(task, |own| own.mask = words[MASK]);

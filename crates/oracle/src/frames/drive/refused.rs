@@ -18,7 +18,7 @@ impl FrameLockstep<'_> {
             NodePolicy::Local => Some(all),
             NodePolicy::Preferred(node) => all.contains(node).then_some(all),
             NodePolicy::Bind(set) => usable(set).then_some(set),
-            NodePolicy::Interleave(set) => usable(set).then_some(all),
+            NodePolicy::PreferredMany(set) | NodePolicy::Interleave(set) => usable(set).then_some(all),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::KINDS;
 use crate::page_alloc::store::capacity::is_complete;
 use crate::page_alloc::store::isolate::Shape;
-use crate::page_alloc::store::marks::{Watermarks, low_reserve};
+use crate::page_alloc::store::marks::{BY_RULE, Watermarks, low_reserve, machine_min};
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
@@ -130,6 +130,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
+    /// Chooses how many frames the zones keep free in all: the sum of their `min` marks, at most 1/4 of each zone
+    /// (Linux: `vm.min_free_kbytes`). Without a number it follows from the memory that is there.
+    pub fn set_min_free(&self, frames: Option<u64>) {
+        self.min_free.store(frames.unwrap_or(BY_RULE), Ordering::SeqCst);
+        self.update_marks();
+    }
+
+    /// What [`Self::set_min_free`] was asked for, or what follows from the memory that is there.
+    pub fn min_free(&self) -> u64 {
+        match self.min_free.load(Ordering::Relaxed) {
+            BY_RULE => machine_min(self.total_frames()),
+            frames => frames,
+        }
+    }
+
     /// Recomputes the marks of all zones, which are shares of the memory that is there (Linux:
     /// `setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`).
     pub(in crate::page_alloc) fn update_marks(&self) {
@@ -139,7 +154,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             let node = usize::from(zone.node) * KINDS;
             let of_kind = |kind| zones.get(node + kind).map_or(0, |zone: &Zone| of(&zone.present));
             zone.marks.update(|| {
-                let marks = Watermarks::for_zone(of(&zone.present), of(&self.present));
+                let (present, total) = (of(&zone.present), of(&self.present));
+                let marks = match of(&self.min_free) {
+                    BY_RULE => Watermarks::for_zone(present, total),
+                    frames => Watermarks::share(frames, present, total),
+                };
                 (marks, low_reserve(zone.kind, core::array::from_fn(of_kind)))
             });
         }

@@ -22,6 +22,7 @@ use crate::page_alloc::pcp::Lists;
 use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::store::Store;
+use crate::page_alloc::store::marks::BY_RULE;
 use crate::page_alloc::store::slots::CountRoom;
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
@@ -154,7 +155,8 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             returned_huge: Stack::new(),
         };
-        Ok(Self { counts, present: AtomicU64::new(0), reserved: 0, tables: AtomicU64::new(0) })
+        let (present, min_free) = (AtomicU64::new(0), AtomicU64::new(BY_RULE));
+        Ok(Self { counts, present, min_free, reserved: 0, tables: AtomicU64::new(0) })
     }
 
     /// Takes the blocks of a range that is not there yet out of their pools, and marks their records absent.

@@ -29,6 +29,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         let (from, first, beyond) = match policy {
             NodePolicy::Local => (local(), NodeSet::ALL, false),
             NodePolicy::Preferred(node) => (node, NodeSet::ALL, false),
+            NodePolicy::PreferredMany(set) => (local(), set, true),
             NodePolicy::Bind(set) => (local(), set, false),
             NodePolicy::Interleave(set) => {
                 let usable = set.intersection(self.placement.with_memory);
@@ -75,6 +76,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         let (from, first, beyond) = match gfp.nodes {
             NodePolicy::Local => (local, NodeSet::ALL, false),
             NodePolicy::Preferred(node) => (node, NodeSet::ALL, false),
+            NodePolicy::PreferredMany(set) => (local, placement.usable(set)?, true),
             NodePolicy::Bind(set) => (local, placement.usable(set)?, false),
             NodePolicy::Interleave(set) => {
                 let usable = placement.usable(set)?;

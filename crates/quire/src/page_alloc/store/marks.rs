@@ -1,5 +1,5 @@
-//! How many frames a zone keeps free, and from which requests. Both follow from the memory that is there:
-//! when memory comes or goes, all zones' marks are computed anew.
+//! How many frames a zone keeps free, and from which requests. Both follow from the memory that is there, and
+//! from what was asked for: when memory comes or goes, all zones' marks are computed anew.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,10 +20,27 @@ impl Watermarks {
     /// The marks of a zone of `present` frames in a machine of `total`, by Linux's rule: min = 4 * sqrt(KiB)
     /// KiB for the machine, shared in proportion, `low` 1/4 and `high` 1/2 above it; at most 1/16 of a zone.
     pub fn for_zone(present: u64, total: u64) -> Self {
-        let machine_min = (total * 4).saturating_mul(16).isqrt() / 4;
-        let min = (machine_min * present / total.max(1)).min(present / 16);
+        Self::with_min((machine_min(total) * present / total.max(1)).min(present / 16))
+    }
+
+    /// The marks of a zone of `present` frames in a machine of `total`, of which `min_free` are to stay free: its
+    /// share, at most 1/4 of the zone.
+    pub(in crate::page_alloc) fn share(min_free: u64, present: u64, total: u64) -> Self {
+        let share = u128::from(min_free) * u128::from(present) / u128::from(total.max(1));
+        Self::with_min(u64::try_from(share).unwrap_or(u64::MAX).min(present / 4))
+    }
+
+    fn with_min(min: u64) -> Self {
         Self { min, low: min + min / 4, high: min + min / 2 }
     }
+}
+
+/// No sum of the `min` marks was asked for: they follow from the memory that is there.
+pub(in crate::page_alloc) const BY_RULE: u64 = u64::MAX;
+
+/// How many frames a machine of `total` keeps free.
+pub(in crate::page_alloc) fn machine_min(total: u64) -> u64 {
+    (total * 4).saturating_mul(16).isqrt() / 4
 }
 
 /// The frames that a zone keeps from requests that may take a zone of a higher kind, for each such kind

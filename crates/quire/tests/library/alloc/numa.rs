@@ -91,6 +91,16 @@ fn a_bound_request_never_leaves_its_nodes() {
 }
 
 #[test]
+fn preferred_nodes_come_before_all_others() {
+    on_nodes(&[0, 1, 2, 3], &[2], &[], 0, |allocator| {
+        let gfp = Gfp::USER.from_nodes(NodePolicy::PreferredMany(NodeSet::of(&[1, 3])));
+        assert_eq!(until_out(allocator, gfp, Order::BLOCK), [3, 1, 2, 0]);
+        let missing = Gfp::USER.from_nodes(NodePolicy::PreferredMany(NodeSet::one(9)));
+        assert_eq!(allocator.alloc_raw(missing, Order::FRAME), Err(AllocError::BadNode));
+    });
+}
+
+#[test]
 fn interleaved_requests_take_turns_and_leave_the_set_last() {
     on_nodes(&[0, 1, 2, 3], &[0], &[], 0, |allocator| {
         let set = NodeSet::of(&[1, 3]);

@@ -371,6 +371,36 @@ fn marks_follow_memory(allocator: &Allocator<'_>, of_zones: [u64; 2]) {
 }
 
 #[test]
+fn zones_share_what_is_asked_to_stay_free() {
+    with_later(|machine, allocator, [low, _]| {
+        machine.run_on(CpuId(0), || {
+            let (below, above) = (32 * 256, 64 * 256);
+            let marks = |kind| zone(allocator, kind).marks;
+            let by_rule = marks(ZoneKind::Dma32);
+            assert!(allocator.min_free() >= by_rule.min + marks(ZoneKind::Normal).min);
+            allocator.set_min_free(Some(1200));
+            assert_eq!(allocator.min_free(), 1200);
+            assert_eq!(marks(ZoneKind::Dma32), Watermarks { min: 400, low: 500, high: 600 });
+            assert_eq!(marks(ZoneKind::Normal).min, 800);
+            let only_low = Gfp { mobility: Mobility::Movable, ..Gfp::DMA32 };
+            let live = take_all(allocator, only_low, Order::FRAME);
+            assert_eq!(left(allocator, ZoneKind::Dma32), 400);
+            give(allocator, Order::FRAME, &live);
+            allocator.lists().drain_local();
+            // It holds for memory that comes later.
+            allocator.add_memory_raw(low, false).unwrap();
+            let share = 1200 * (below + low.count) / (below + above + low.count);
+            assert_eq!(marks(ZoneKind::Dma32).min, share);
+            allocator.remove_memory(low, |_| ()).unwrap();
+            allocator.set_min_free(Some(u64::MAX - 1));
+            assert_eq!([marks(ZoneKind::Dma32).min, marks(ZoneKind::Normal).min], [below / 4, above / 4]);
+            allocator.set_min_free(None);
+            assert_eq!(marks(ZoneKind::Dma32), by_rule);
+        });
+    });
+}
+
+#[test]
 fn marks_rise_with_added_memory_and_fall_with_removed() {
     with_later(|machine, allocator, [low, high]| {
         machine.run_on(CpuId(0), || {

@@ -277,9 +277,7 @@ fn goals(measured: &[Measured<'_>]) -> String {
                 table.row(&[one.experiment.name, goal.what, &bound(goal, None), "not measured", "", "", ""]);
                 continue;
             };
-            let launches = verdicts.iter().map(|verdict| verdict.launches.len()).min().unwrap_or(0);
-            let reached =
-                (0..launches).filter(|at| verdicts.iter().all(|verdict| verdict.launches[*at].1)).count();
+            let (reached, launches) = judge::reached_in_all(&verdicts);
             table.row(&[
                 one.experiment.name.to_owned(),
                 goal.what.to_owned(),

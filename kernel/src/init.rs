@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::interrupts;
 
+use crate::boot::command;
 use crate::cpu::registers::Registers;
 use crate::device::exit::{Outcome, exit};
 use crate::device::serial::log;
@@ -14,6 +15,7 @@ use crate::files::context::FsContext;
 use crate::files::mount;
 use crate::files::table::FileTable;
 use crate::files::tty;
+use crate::files::walk::Walk;
 use crate::ipc;
 use crate::memory::failures;
 use crate::memory::manager::{self, Balance};
@@ -74,7 +76,7 @@ pub extern "C" fn supervise() -> ! {
 }
 
 fn run_command() -> Outcome {
-    let (path, strings) = crate::boot::command::command();
+    let (path, strings) = command::command();
     if let Err(errno) = start(&path, strings) {
         log!("cannot run {}: {errno}", path.escape_ascii());
         return Outcome::NotStarted(errno);
@@ -125,7 +127,20 @@ extern "C" fn first_program() -> ! {
     sched::end_task()
 }
 
+/// Enters the directory that the command starts in.
+fn enter_directory() -> Result<(), Errno> {
+    let Some(path) = command::directory() else { return Ok(()) };
+    let fs = sched::current_ref().process.fs.lock().clone().ok_or(Errno::ENOENT)?;
+    let places = fs.places();
+    let walk = Walk { root: places.root, base: places.current, follow: true, resolve: 0 };
+    let place = walk.find(path)?.existing()?;
+    place.node().directory()?;
+    fs.set_current(place);
+    Ok(())
+}
+
 fn execute() -> Result<(), Errno> {
     let (path, strings) = COMMAND.lock().take().expect("set before the launch");
+    enter_directory()?;
     exec::execute(&sched::current(), ProgramFile::open(&path)?, strings)
 }

@@ -10,7 +10,7 @@ unsafe extern "C" {
 }
 
 /// Whether the command line asks for five levels and the processor has them.
-pub fn wanted(command_line: &str) -> bool {
+pub fn wanted(command_line: &[u8]) -> bool {
     super::command::option_of(command_line, "la57") == Some("on")
         && crate::cpu::features::can_have_five_levels()
 }

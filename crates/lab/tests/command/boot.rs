@@ -1,5 +1,4 @@
-//! `quire boot`: with a stand-in for QEMU, which says what a kernel would, and with QEMU itself where it is
-//! installed.
+//! `quire boot` with a stand-in for QEMU, which says what a kernel would.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -280,55 +279,4 @@ fn a_build_that_takes_long_is_announced_without_a_terminal_too() {
     assert_eq!(output.status.code(), Some(125), "{told}");
     let first = "quire: building the kernel, which takes a minute or two\n";
     assert!(told.starts_with(first) && told.contains("`cargo build` failed"), "{told}");
-}
-
-/// Whether this machine can run the kernel of the source tree, and has built it with its debug checks before.
-/// The first build takes as long as a fifth of the workspace; `.ci/run` does it before these tests. A build that
-/// is out of date is brought up to date.
-fn has_machine() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let programs: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    for program in [QEMU, "busybox"] {
-        if !programs.iter().any(|folder| folder.join(program).is_file()) {
-            eprintln!("skipped: this machine has no {program}");
-            return false;
-        }
-    }
-    let rustc =
-        Command::new("rustc").args(["--print", "target-libdir", "--target", "x86_64-unknown-none"]).output();
-    let libraries = rustc.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let has_target = libraries.is_ok_and(|path| Path::new(&path).exists());
-    if !has_target {
-        eprintln!("skipped: this machine's compiler has no target x86_64-unknown-none");
-    }
-    const BUILT: &str =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernel/target/x86_64-unknown-none/debug/quire-kernel");
-    let is_built = Path::new(BUILT).exists();
-    if !is_built {
-        eprintln!("skipped: the kernel is not built, `cargo build` in the folder `kernel` does it");
-    }
-    has_target && is_built
-}
-
-#[test]
-fn programs_run_in_the_kernel() {
-    if !has_machine() {
-        return;
-    }
-    for (options, words, code, expected) in [
-        (&[][..], &["echo", "hello", "world"][..], 0, "hello world\n"),
-        (&["--icount", "--memory", "64M"], &["false"], 1, ""),
-        (&["--machine", "microvm"], &["cat", "/no/such/file"], 1, ""),
-    ] {
-        let mut command = Command::new(QUIRE);
-        command
-            .args(["boot", "--checks", "--timeout", "100"])
-            .args(options)
-            .args(["--", "busybox"])
-            .args(words);
-        let output = command.stdin(Stdio::null()).output().expect("quire runs");
-        let shown = String::from_utf8_lossy(&output.stdout).replace('\r', "");
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {shown}{}", stderr(&output));
-        assert!(expected.is_empty() || shown == expected, "{words:?}: {shown}");
-    }
 }

@@ -8,6 +8,7 @@ mod advise_shmem;
 mod advise_tlb;
 mod attach_script;
 mod boot;
+mod boot_guest;
 mod bundled;
 mod bundled_traces;
 mod calibrate;

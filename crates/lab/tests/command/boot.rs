@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::pty::openpty;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -162,7 +162,7 @@ fn a_signal_ends_qemu_too() {
         let status = child.wait().expect("it ends");
         assert_eq!(status.signal(), Some(signal as i32), "{status}");
         let left = fs::read_dir(&temporary).expect("it is there").count();
-        assert!(left == 0 || signal == Signal::SIGKILL, "{signal}");
+        assert_eq!(left, 0, "{signal}");
         assert_gone(&pid);
     }
 }
@@ -243,6 +243,51 @@ fn a_closed_pipe_ends_the_run() {
     let mut child = stand_in.boot(&[]).stdout(Stdio::piped()).spawn().expect("quire runs");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("it ends").signal(), Some(Signal::SIGPIPE as i32));
+}
+
+/// `nohup` has the hangup ignored: the run goes on, and so does QEMU, whatever it does at one.
+#[test]
+fn a_hangup_that_is_ignored_ends_nothing() {
+    let stand_in = StandIn::new(
+        "trap 'exit 9' HUP; : >started; while [ ! -e go ]; do sleep 0.05; done; echo '[quire] end: exited 3' >$log",
+    );
+    let folder = stand_in.0.path();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", QUIRE, "boot", "--kernel", "kernel", "--", "sh"]);
+    // A group of its own, which gets the signal as a whole.
+    command.current_dir(folder).env("PATH", stand_in.path()).stdin(Stdio::null()).process_group(0);
+    let mut child = command.spawn().expect("quire runs");
+    wait_for(&folder.join("started"));
+    killpg(Pid::from_raw(child.id() as i32), Signal::SIGHUP).expect("it runs");
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(folder.join("go"), "").expect("a file");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(3), "{status}");
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let stand_in = StandIn::new("while echo y; do :; done; sleep 60");
+    let full = || File::options().write(true).open("/dev/full").expect("a device");
+    let output = stand_in.boot(&[]).stdout(full()).stderr(Stdio::piped()).output().expect("quire runs");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("writing standard output failed: No space left on device"), "{said}");
+
+    let output = stand_in.boot(&["--keep", "/dev/full"]).output().expect("quire runs");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("cannot write the archive /dev/full: No space left on device"), "{said}");
+}
+
+#[test]
+fn a_kernel_with_checks_is_never_another() {
+    let stand_in = StandIn::new("echo '[quire] end: exited 0' >$log");
+    let mut command = Command::new(QUIRE);
+    command.args(["boot", "--checks", "--", "sh"]).env("PATH", stand_in.path()).stdin(Stdio::null());
+    let output = command.env("QUIRE_KERNEL", stand_in.0.path().join("kernel")).output().expect("quire runs");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("unset it"), "{}", stderr(&output));
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::memory::failures;
 use crate::memory::manager::{self, Balance};
 use crate::observe;
 use crate::program::image::ProgramFile;
+use crate::selftest;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
@@ -76,6 +77,7 @@ pub extern "C" fn supervise() -> ! {
 }
 
 fn run_command() -> Outcome {
+    selftest::fail_if_wanted();
     let (path, strings) = command::command();
     if let Err(errno) = start(&path, strings) {
         log!("cannot run {}: {errno}", path.escape_ascii());

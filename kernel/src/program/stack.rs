@@ -6,7 +6,7 @@ use core::arch::x86_64::__cpuid;
 
 use linux_raw_sys::auxvec as aux;
 use quire::addr::VirtAddr;
-use quire::arch::Protection;
+use quire::arch::{PagingMode, Protection};
 use quire::limits::FRAME_SIZE;
 use quire::vm::{Access, MapRequest, Placement};
 
@@ -22,6 +22,9 @@ use crate::task::credentials::{Credentials, EFFECTIVE, REAL};
 use crate::task::exec::Strings;
 use crate::task::sched;
 
+/// The end of the stack. With page tables of five levels it is the same: programs keep marks in the upper bits of
+/// addresses.
+const TOP: VirtAddr = PagingMode::FourLevel.user_range().end;
 /// What is mapped at first. Faults below let the mapping grow.
 const INITIAL_BYTES: u64 = 128 << 10;
 /// How far it may grow, as `RLIMIT_STACK` usually is.
@@ -56,7 +59,7 @@ pub fn build(
     }
     map(space)?;
     bring_in_strings(space, strings, path);
-    let mut stack = Pusher { memory: UserMemory::of(space), at: space.layout().user.end };
+    let mut stack = Pusher { memory: UserMemory::of(space), at: TOP };
     let name = stack.push_string(path)?;
     let random = stack.push(&RANDOM)?;
     let platform = stack.push_string(b"x86_64")?;
@@ -82,10 +85,9 @@ pub fn build(
 }
 
 fn map(space: &Space) -> Result<(), Errno> {
-    let top = space.layout().user.end;
     space.set_stack_limit(LIMIT_BYTES);
     space.mmap(&MapRequest {
-        addr: VirtAddr(top.0 - INITIAL_BYTES),
+        addr: VirtAddr(TOP.0 - INITIAL_BYTES),
         len: INITIAL_BYTES,
         prot: Protection::READ | Protection::WRITE,
         placement: Placement::FixedNoReplace,
@@ -100,9 +102,8 @@ fn map(space: &Space) -> Result<(), Errno> {
 fn bring_in_strings(space: &Space, strings: &Strings, path: &[u8]) {
     let all = strings.arguments.iter().chain(&strings.environment).map(Vec::len);
     let bytes = all.chain([path.len()]).map(|len| len as u64 + 1).sum::<u64>();
-    let top = space.layout().user.end.0;
-    let first = VirtAddr(top - bytes).align_down(FRAME_SIZE);
-    for page in (first.0..top).step_by(FRAME_SIZE as usize) {
+    let first = VirtAddr(TOP.0 - bytes).align_down(FRAME_SIZE);
+    for page in (first.0..TOP.0).step_by(FRAME_SIZE as usize) {
         if space.fault(VirtAddr(page), Access::Write).is_ok() {
             note_arguments(sched::current_ref());
         }

@@ -70,7 +70,7 @@ fn the_exit_code_is_the_programs() {
         ("killed 9", 137),
         ("not started ENOENT", 127),
         ("not started EACCES", 126),
-        ("failed", 125),
+        ("failed", 123),
     ] {
         let stand_in = StandIn::new(&format!("echo out; echo '[quire] end: {said}' >$log; exit 3"));
         let output = stand_in.boot(&[]).output().expect("quire runs");

@@ -92,6 +92,39 @@ fn words_need_not_be_text() {
     assert!(bytes.windows(4).any(|window| window == b"caf\xe9"), "{lines}");
 }
 
+/// A failure has a status of its own, and shows registers, the functions that ran, and what memory is used for. Among the
+/// registers is CR4, which tells of page tables of five levels: the processor has them.
+#[test]
+fn a_failure_of_the_kernel_says_where_and_why() {
+    if !has_machine() {
+        return;
+    }
+    for (kind, why) in [
+        ("panic", &["panic on CPU 0", "a panic on purpose", "rip 0x", "fail_if_wanted at "][..]),
+        (
+            "trap",
+            &[
+                "trap in the kernel, cr2 0x10",
+                "error 0x2 ",
+                "r15 0x5175697265000000",
+                "quire_kernel::selftest::trap",
+            ],
+        ),
+    ] {
+        let levels = if kind == "trap" { "la57=off" } else { "x=y" };
+        let selftest = format!("selftest={kind}");
+        let options = ["--kernel-option", &selftest, "--kernel-option", levels];
+        let output = boot(&options).arg("true").output().expect("quire runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(123), "{told}");
+        let both = ["cr3 0x", "run_command at ", "MemTotal: ", "ZoneInfo {", "the kernel failed"];
+        for expected in why.iter().chain(&both) {
+            assert!(told.contains(expected), "no {expected:?} in {told}");
+        }
+        assert_eq!(told.contains("L5_PAGING"), levels != "la57=off", "{told}");
+    }
+}
+
 #[test]
 fn files_keep_the_dots_of_their_names() {
     if !has_machine() {

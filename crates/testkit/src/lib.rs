@@ -12,4 +12,4 @@ pub use accesses::{load, store};
 pub use held_up::{HeldUp, PATIENCE, Stress, held_up, held_up_to_look, stress_time, unless_stuck, within};
 pub use machines::{order, ranges_of, seed, with_allocator};
 pub use panics::panic_message;
-pub use share::{Share, long};
+pub use share::{Share, long, runs};

@@ -7,6 +7,11 @@ pub fn long() -> bool {
     std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0")
 }
 
+/// How often a drawn run is repeated: thirty times as often in long runs.
+pub fn runs(usual: u64) -> u64 {
+    if long() { 30 * usual } else { usual }
+}
+
 /// Every so many of a test's cases, from one that the seed draws; in long runs all.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {

@@ -142,4 +142,11 @@ impl Sample {
         self.counters.insert(name.to_owned(), value);
         self
     }
+
+    /// Adds exact counts.
+    #[must_use]
+    pub fn counts(mut self, counts: Counters) -> Self {
+        self.counters.extend(counts);
+        self
+    }
 }

@@ -35,6 +35,8 @@ pub enum Over {
     Nothing,
     /// The same figure of the best of these arms in the same case.
     BestOf(&'static [&'static str]),
+    /// The same figure of the first of these arms that has one in the same case.
+    FirstOf(&'static [&'static str]),
     /// The same figure of the same arm in another case.
     Case(&'static str),
     /// The same figure of another arm in another case.

@@ -55,7 +55,7 @@ pub struct BenchArgs {
     /// Seed of the order in which the arms take turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measured rounds of each arm. More rounds tell arms apart that differ by little [default: 11, or 1 with --smoke].
+    /// Measured rounds of each arm. More rounds tell arms apart that differ by little [default: 11, 31 of collapse-thp, or 1 with --smoke].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
     rounds: Option<u16>,
     #[command(flatten)]
@@ -84,11 +84,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
-    let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
-    let scale = args.rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale });
-    let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link).priced(args.price);
     let mut rows = Vec::new();
     for experiment in chosen {
+        let scale = scale(experiment, args.smoke, args.rounds);
+        let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link);
+        let runner = runner.priced(args.price.clone());
         let measured = measure(experiment, &runner)?;
         warn_of_noise(&measured.rows);
         let render = if experiment.name == GUEST { guest::table::render } else { table::render };
@@ -109,6 +109,18 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         None => Ok(()),
     }
 }
+
+/// How much of an experiment is measured, with `rounds` if they are given.
+pub fn scale(experiment: &Experiment, smoke: bool, rounds: Option<u16>) -> Scale {
+    let scale = match experiment.name {
+        _ if smoke => Scale::SMOKE,
+        COLLAPSE_THP => Scale { rounds: experiments::collapse_thp::ROUNDS, ..Scale::FULL },
+        _ => Scale::FULL,
+    };
+    rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale })
+}
+
+const COLLAPSE_THP: &str = experiments::collapse_thp::EXPERIMENT.name;
 
 /// Measures an experiment, and notes how quiet the machine was.
 ///

@@ -19,8 +19,11 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     let _ = writeln!(
         text,
         "Values are medians, those of `worst-...` the largest. ratio = {} / this arm: above 1 is faster.",
-        baseline_words(experiment)
+        baseline_words(experiment, rows)
     );
+    if text.contains(" !") {
+        let _ = writeln!(text, "{MARKS}");
+    }
     for (arm, about) in &measured.about {
         let _ = writeln!(text, "{arm}: {about}");
     }
@@ -99,10 +102,42 @@ fn baseline(experiment: &Experiment, of_case: &[&Row]) -> Option<f64> {
     of_baseline.filter_map(|row| row.median).min_by(f64::total_cmp)
 }
 
-fn baseline_words(experiment: &Experiment) -> String {
-    match experiment.baseline {
+fn baseline_words(experiment: &Experiment, rows: &[Row]) -> String {
+    let named: Vec<String> =
+        experiment.baseline.iter().map(|arm| with_kernel(arm, kernel_of(rows))).collect();
+    match named.as_slice() {
         [one] => format!("time of {one}"),
         several => format!("time of the fastest of {}", several.join(", ")),
+    }
+}
+
+fn kernel_of(rows: &[Row]) -> Option<&str> {
+    rows.first().and_then(|row| row.machine["kernel"].as_str())
+}
+
+/// The heads of columns: ratios with the running kernel name its version.
+pub fn heads(names: &[&str], rows: &[Row]) -> Vec<String> {
+    let named = |arm: &str| with_kernel(arm, kernel_of(rows));
+    let head = |name: &&str| match name.split_once(" / ") {
+        Some((one, other)) => format!("{} / {}", named(one), named(other)),
+        None => (*name).to_owned(),
+    };
+    names.iter().map(head).collect()
+}
+
+/// An arm of the running kernel with its version, such as `linux 6.18`; another arm's name as it is.
+pub fn with_kernel(arm: &str, kernel: Option<&str>) -> String {
+    let of_running = arm.strip_prefix("linux").filter(|rest| {
+        let kind = rest.strip_prefix('-').unwrap_or(rest);
+        !kind.starts_with(|first: char| first.is_ascii_digit())
+    });
+    let version = kernel.and_then(|kernel| {
+        let mut parts = kernel.split('.');
+        Some(format!("{}.{}", parts.next()?, parts.next()?))
+    });
+    match of_running.zip(version) {
+        Some((_, version)) => format!("{arm} {version}"),
+        None => arm.to_owned(),
     }
 }
 
@@ -131,19 +166,43 @@ fn other_cell(row: &Row) -> String {
 
 fn range(row: &Row) -> String {
     let shown = |value| quantity(value, &row.unit);
-    Summary::of(&row.samples).map(|all| format!("{}..{}", shown(all.min), shown(all.max))).unwrap_or_default()
+    let all = Summary::of(&row.samples);
+    all.map(|all| {
+        let mark = mark(all.min, all.median, all.max);
+        format!("{}..{}{mark}", shown(all.min), shown(all.max))
+    })
+    .unwrap_or_default()
 }
+
+/// A value so many times the least of its kind is far above it: something else took the time.
+const FAR: f64 = 3.0;
+
+/// What [`MARKS`] says of values between `least` and `most`.
+pub fn mark(least: f64, median: f64, most: f64) -> &'static str {
+    let is_far = |value: f64| least > 0.0 && value > FAR * least;
+    match (is_far(median), is_far(most)) {
+        (true, _) => " !!",
+        (false, true) => " !",
+        (false, false) => "",
+    }
+}
+
+/// The meaning of the marks behind a range.
+const MARKS: &str = "! behind a range: the largest is more than three times the least; !!: so is the median, and the \
+                     figure says little.";
 
 /// A call that covers many pages is easier to judge by the page.
 fn per_page(row: &Row) -> Option<String> {
     let pages = row.params.get("pages").and_then(serde_json::Value::as_f64)?;
-    let summary = Summary::of(&row.samples).filter(|_| row.unit == TIME.unit)?;
+    let summary = Summary::of(&row.samples).filter(|all| row.unit == TIME.unit && all.median >= 0.0)?;
     Some(duration(summary.median / pages))
 }
 
-/// A value in its unit; times in the one that suits them, other units as they are.
+/// A value in its unit; times in the one that suits them, other units as they are. A time below nothing is what is left
+/// after an estimate that did not hold, and has no size.
 pub fn quantity(value: f64, unit: &str) -> String {
     match value.abs() {
+        _ if unit == TIME.unit && value < 0.0 => "negative".to_owned(),
         _ if unit == TIME.unit => duration(value),
         size if size >= 1e6 => format!("{:.2} M{unit}", value / 1e6),
         size if size >= 1e3 => format!("{value:.0} {unit}"),

@@ -7,6 +7,7 @@ use crate::bench::experiment::{Better, Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Figure, Goal, Over};
 use crate::bench::metric::is_worst;
+use crate::bench::table::distinct;
 
 /// Metrics that are no measure of an arm's speed: cycles beside times, and the time of loops and empty
 /// processes.
@@ -16,6 +17,8 @@ const NOT_COMPARED: [&str; 7] = ["cycles", "alloc-cycles", "free-cycles", "empty
 pub struct Measured<'a> {
     pub experiment: &'static Experiment,
     pub cases: Vec<Case<'a>>,
+    /// All runs on that machine, the oldest first.
+    pub runs: Vec<Run<'a>>,
 }
 
 /// A case, and its run.
@@ -78,38 +81,39 @@ pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
         machines.sort_unstable();
         machines.dedup();
         for machine in machines {
+            let of_machine = runs.iter().copied().filter(|results| processor(results) == machine);
+            let runs: Vec<Run<'_>> =
+                of_machine.zip(number + 1..).map(|(results, number)| Run { number, results }).collect();
+            number += runs.len();
             let mut cases: Vec<Case<'_>> = Vec::new();
-            for results in runs.iter().copied().filter(|results| processor(results) == machine) {
-                for series in &results.series {
-                    let case = Case { name: &series.case, run: Run { number: 0, results } };
-                    match cases.iter_mut().find(|known| known.name == series.case) {
-                        Some(known) => *known = case,
-                        None => cases.push(case),
-                    }
+            for case in runs.iter().flat_map(|run| run.cases()) {
+                match cases.iter_mut().find(|known| known.name == case.name) {
+                    Some(known) => *known = case,
+                    None => cases.push(case),
                 }
             }
-            number = numbered(&mut cases, number);
-            measured.push(Measured { experiment, cases });
+            measured.push(Measured { experiment, cases, runs });
         }
     }
     measured
 }
 
-/// Numbers the runs of `cases` by day, after `last`; returns the last number.
-fn numbered(cases: &mut [Case<'_>], last: usize) -> usize {
-    let mut runs: Vec<*const Results> = Vec::new();
-    let mut of_day: Vec<&Results> = cases.iter().map(|case| case.run.results).collect();
-    of_day.sort_by_key(|results| &results.header.taken);
-    for results in of_day {
-        if !runs.contains(&std::ptr::from_ref(results)) {
-            runs.push(results);
-        }
+impl<'a> Measured<'a> {
+    /// The cases of the newest run.
+    pub fn of_newest(&self) -> Self {
+        self.of(self.runs.last().copied())
     }
-    for case in cases {
-        let place = runs.iter().position(|run| std::ptr::eq(*run, case.run.results)).unwrap_or(0);
-        case.run.number = last + 1 + place;
+
+    /// Each older run by itself, the newest of them first.
+    pub fn of_older(&self) -> impl Iterator<Item = Self> {
+        let older = self.runs.split_last().map_or(&[][..], |(_, older)| older);
+        older.iter().rev().map(|run| self.of(Some(*run)))
     }
-    last + runs.len()
+
+    fn of(&self, run: Option<Run<'a>>) -> Self {
+        let cases = run.iter().flat_map(|run| run.cases()).collect();
+        Self { experiment: self.experiment, cases, runs: run.into_iter().collect() }
+    }
 }
 
 /// The name of the processor and its features: some processors have a name in common.
@@ -119,6 +123,11 @@ pub fn processor(results: &Results) -> String {
     let features = machine.get("features").and_then(serde_json::Value::as_array);
     let features: Vec<&str> = features.into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
     if features.is_empty() { name.to_owned() } else { format!("{name} ({})", features.join(", ")) }
+}
+
+/// The version of the running kernel.
+pub fn kernel(results: &Results) -> Option<&str> {
+    results.header.machine.get("kernel").and_then(serde_json::Value::as_str)
 }
 
 /// Whether the measured code is today's.
@@ -138,6 +147,12 @@ impl<'a> Case<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// The cases that it has, in its order.
+    fn cases(self) -> impl Iterator<Item = Case<'a>> {
+        let names = distinct(self.results.series.iter().map(|series| series.case.as_str()));
+        names.into_iter().map(move |name| Case { name, run: self })
+    }
+
     fn series(self, case: &str, arm: &str, metric: &str) -> Option<&'a Series> {
         let wanted = |series: &&Series| {
             (series.case.as_str(), series.arm.as_str(), series.metric.as_str()) == (case, arm, metric)
@@ -164,6 +179,7 @@ impl<'a> Run<'a> {
             Over::Case(other) => self.figure(goal.figure, other, goal.arm, launch)?,
             Over::ArmInCase(arm, other) => self.figure(goal.figure, other, arm, launch)?,
             Over::Metric(name) => self.figure(Figure::Metric(name), case, goal.arm, launch)?,
+            Over::FirstOf(arms) => arms.iter().find_map(|arm| self.figure(goal.figure, case, arm, launch))?,
             Over::BestOf(arms) => {
                 let all = arms.iter().filter_map(|arm| self.figure(goal.figure, case, arm, launch));
                 if self.is_higher_better(goal, case) {

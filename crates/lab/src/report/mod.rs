@@ -4,11 +4,17 @@
 //! ```text
 //! results   one file for each experiment, machine and state of the code: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
-//! page      the page, from the results, the goals beside the experiments and the notes
+//! counts    exact counts on the page
+//! machines  the runs and the machines of the page
+//! markdown  tables and wrapped prose
+//! page      the page, from the results, the goals beside the experiments and the notes; and the page of older runs
 //! html      a page for a browser, from the figures of a run
 //! ```
 
+mod counts;
 mod html;
+mod machines;
+mod markdown;
 // Public for the tests beside the command, so that unit tests need not compile every arm again.
 #[doc(hidden)]
 pub mod judge;
@@ -17,7 +23,6 @@ pub mod page;
 #[doc(hidden)]
 pub mod results;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -59,15 +64,15 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         remark: Option<String>,
     },
-    /// Write the page of tables from the results.
+    /// Write the pages of tables from the results: that of the newest runs, and one of the runs before.
     Tables {
         /// The folder that keeps the results; notes to print are in its folder `notes`.
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// The page to write.
+        /// The page to write. That of older runs is beside it, with `-older` behind its name.
         #[arg(long, value_name = "FILE", default_value = "docs/measured.md")]
         page: PathBuf,
-        /// Write nothing: fail when the page differs from its data.
+        /// Write nothing: fail when a page differs from its data.
         #[arg(long)]
         check: bool,
     },
@@ -87,7 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
     let rows_of = |file: &PathBuf| -> Result<Vec<Row>> {
-        let text = read(file)?;
+        let text = results::text_of(file)?;
         let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
         rows.with_context(|| format!("{} has a line that no bench wrote", quoted(file)))
     };
@@ -97,21 +102,23 @@ fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
 }
 
 fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
-    let text = page::text(&results::load(folder)?, &folder.join("notes"))?;
-    if !check {
-        return Target::named(page)?.write(text.as_bytes());
+    let pages = page::text(&results::load(folder)?, &folder.join("notes"))?;
+    let mut name = page.file_stem().unwrap_or_default().to_owned();
+    name.push("-older.md");
+    let older = page.with_file_name(name);
+    for (path, text) in [(page, pages.newest), (&older, pages.older)] {
+        if !check {
+            Target::named(path)?.write(text.as_bytes())?;
+            continue;
+        }
+        let Some(line) = first_difference(&results::text_of(path)?, &text) else { continue };
+        bail!(
+            "{} differs from its data or from today's code, from line {line} on: write it with `quire report \
+             tables`",
+            quoted(path)
+        )
     }
-    let present = read(page)?;
-    let Some(line) = first_difference(&present, &text) else { return Ok(()) };
-    bail!(
-        "{} differs from its data or from today's code, from line {line} on: write it with `quire report \
-         tables`",
-        quoted(page)
-    )
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)))
+    Ok(())
 }
 
 /// The number of the first line that differs.

@@ -5,46 +5,88 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
-use super::judge::{self, Case, Measured, Run, Verdict};
-use super::results::{Launch, Results, Series};
+use super::counts;
+use super::judge::{self, Case, Measured, Run, Slower, Verdict};
+use super::machines;
+use super::markdown::{Table, wrapped};
+use super::results::{Results, Series};
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
-use crate::bench::table::{distinct, quantity};
+use crate::bench::table::{distinct, mark, quantity, with_kernel};
 use crate::output::quoted;
 
-/// Columns at which documents wrap.
-const COLUMNS: usize = 100;
+/// The two pages of measured figures.
+pub struct Pages {
+    /// The newest run of each experiment on each processor, and every figure to reach.
+    pub newest: String,
+    /// The runs before.
+    pub older: String,
+}
 
-/// The page that shows `all`, with the notes in the folder `notes`: `head.md` and one file for each experiment.
+const WRITTEN: &str =
+    "<!-- Written by `quire report tables`: change results, goals or notes, not this page. -->\n";
+
+/// The pages that show `all`, with the notes in the folder `notes`: `head.md`, `older.md`, and one file for each
+/// experiment.
 ///
 /// # Errors
 /// Notes that cannot be read.
-pub fn text(all: &[Results], notes: &Path) -> Result<String> {
+pub fn text(all: &[Results], notes: &Path) -> Result<Pages> {
     let measured = judge::newest(all);
-    let mut page = "# Measured\n\n<!-- Written by `quire report tables`: change results, goals or notes, not this page. -->\n".to_owned();
+    Ok(Pages { newest: newest(&measured, notes)?, older: older(&measured, notes)? })
+}
+
+fn newest(measured: &[Measured<'_>], notes: &Path) -> Result<String> {
+    let mut page = format!("# Measured\n\n{WRITTEN}");
     page += &note(notes, "head")?;
     page += "\n## Where is Quire slower, or misses a figure to reach?\n";
-    page += &missed(&measured);
-    page += &slower(&measured);
+    page += &missed(measured);
+    page += &slower(measured);
     page += "\n## What was measured where?\n\n";
-    page += &runs(&measured);
-    page += &not_measured(&measured);
+    page += &machines::tables(&runs_of_cases(measured));
+    page += &not_measured(measured);
     page += "\n## Which figures were to be reached?\n\n";
-    page += &goals(&measured);
+    page += &goals(measured);
     let mut last = "";
-    for one in &measured {
+    for one in measured {
         let name = one.experiment.name;
         if name != last {
             page += &heading(one.experiment);
             page += &note(notes, name)?;
         }
         last = name;
+        page += &figures(&one.of_newest());
+    }
+    Ok(page)
+}
+
+fn older(measured: &[Measured<'_>], notes: &Path) -> Result<String> {
+    let mut page = format!("# Measured before\n\n{WRITTEN}");
+    page += &note(notes, "older")?;
+    let older: Vec<Measured<'_>> = measured.iter().flat_map(Measured::of_older).collect();
+    page += "\n## What was measured where?\n\n";
+    page += &machines::tables(&runs_of_cases(&older));
+    let mut last = "";
+    for one in &older {
+        let name = one.experiment.name;
+        if name != last {
+            let _ = write!(page, "\n## `quire bench {name}`\n");
+        }
+        last = name;
         page += &figures(one);
     }
     Ok(page)
+}
+
+/// The runs that have the cases, by number.
+fn runs_of_cases<'a>(measured: &[Measured<'a>]) -> Vec<Run<'a>> {
+    let mut runs: Vec<Run<'a>> =
+        measured.iter().flat_map(|one| one.cases.iter().map(|case| case.run)).collect();
+    runs.sort_by_key(|run| run.number);
+    runs.dedup_by_key(|run| run.number);
+    runs
 }
 
 /// A note after an empty line; empty if there is none.
@@ -55,23 +97,6 @@ fn note(folder: &Path, name: &str) -> Result<String> {
     }
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", quoted(&path)))?;
     Ok(format!("\n{}\n", text.trim()))
-}
-
-/// A table in Markdown.
-struct Table(String);
-
-impl Table {
-    fn new(header: &[&str]) -> Self {
-        let mut table = Self(String::new());
-        table.row(header);
-        let _ = writeln!(table.0, "|{}", "---|".repeat(header.len()));
-        table
-    }
-
-    fn row<S: AsRef<str>>(&mut self, cells: &[S]) {
-        let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
-        let _ = writeln!(self.0, "| {} |", cells.join(" | "));
-    }
 }
 
 fn heading(experiment: &Experiment) -> String {
@@ -87,43 +112,35 @@ fn heading(experiment: &Experiment) -> String {
     text
 }
 
-/// Wraps `text`; lines after the first are indented by the length of `before`, which starts the first.
-fn wrapped(text: &str, before: &str) -> String {
-    let indent = " ".repeat(before.len());
-    let options =
-        textwrap::Options::new(COLUMNS).initial_indent(before).subsequent_indent(&indent).break_words(false);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    textwrap::fill(&words.join(" "), options.word_splitter(textwrap::WordSplitter::NoHyphenation))
-}
-
 fn missed(measured: &[Measured<'_>]) -> String {
-    let mut table = Table::new(&[
+    let header = [
         "experiment",
         "figure to reach",
-        "case",
         "to reach",
-        "measured",
-        "launches that reached it",
+        "cases: measured (launches that reached it)",
         "run",
         "code",
-    ]);
+    ];
+    let mut table = Table::new(&header);
     let mut some = false;
     for one in measured {
         for goal in one.experiment.goals {
-            for verdict in judge::verdicts(goal, one) {
-                if verdict.reached() == verdict.launches.len() {
-                    continue;
-                }
+            let all = judge::verdicts(goal, one);
+            let missed: Vec<&Verdict<'_>> =
+                all.iter().filter(|verdict| verdict.reached() < verdict.launches.len()).collect();
+            for of_run in missed.chunk_by(|first, second| first.run.number == second.run.number) {
                 some = true;
+                let case = |verdict: &&Verdict<'_>| {
+                    let (reached, all) = (verdict.reached(), verdict.launches.len());
+                    format!("`{}` {} ({reached} of {all})", verdict.case, value(goal, verdict))
+                };
                 table.row(&[
                     one.experiment.name.to_owned(),
                     goal.what.to_owned(),
-                    format!("`{}`", verdict.case),
-                    bound(goal, verdict.unit),
-                    value(goal, &verdict),
-                    format!("{} of {}", verdict.reached(), verdict.launches.len()),
-                    verdict.run.number.to_string(),
-                    judge::since(one.experiment, verdict.run.results).to_owned(),
+                    bound(goal, of_run[0].unit),
+                    of_run.iter().map(case).collect::<Vec<_>>().join(", "),
+                    of_run[0].run.number.to_string(),
+                    judge::since(one.experiment, of_run[0].run.results).to_owned(),
                 ]);
             }
         }
@@ -135,31 +152,29 @@ fn missed(measured: &[Measured<'_>]) -> String {
 fn slower(measured: &[Measured<'_>]) -> String {
     let header = [
         "experiment",
-        "case",
         "figure",
-        "Quire",
-        "the fastest other arm",
-        "times",
-        "slower in launches",
+        "arm of Quire",
+        "cases: times as slow as the fastest other arm (both figures; slower in launches)",
         "run",
         "code",
     ];
     let mut table = Table::new(&header);
     let mut some = false;
     for one in measured {
-        for slower in judge::slower(one) {
+        let key =
+            |slower: &Slower<'_>| (slower.run.number, slower.own.metric.clone(), slower.own.arm.clone());
+        let mut all = judge::slower(one);
+        all.sort_by_cached_key(key);
+        for alike in all.chunk_by(|first, second| key(first) == key(second)) {
             some = true;
-            let (own, other) = (slower.own, slower.fastest);
+            let first = &alike[0];
             table.row(&[
                 one.experiment.name.to_owned(),
-                format!("`{}`", slower.case),
-                own.metric.clone(),
-                format!("{} ({})", middle(own), own.arm),
-                format!("{} ({})", middle(other), other.arm),
-                format!("{:.2}", slower.ratio),
-                format!("{} of {}", slower.launches.0, slower.launches.1),
-                slower.run.number.to_string(),
-                judge::since(one.experiment, slower.run.results).to_owned(),
+                first.own.metric.clone(),
+                first.own.arm.clone(),
+                alike.iter().map(slower_case).collect::<Vec<_>>().join(", "),
+                first.run.number.to_string(),
+                judge::since(one.experiment, first.run.results).to_owned(),
             ]);
         }
     }
@@ -167,31 +182,11 @@ fn slower(measured: &[Measured<'_>]) -> String {
     format!("\n### Cases in which another arm is faster\n\n{text}")
 }
 
-fn runs(measured: &[Measured<'_>]) -> String {
-    let header = [
-        "run",
-        "experiment",
-        "processor",
-        "CPUs, memory",
-        "kernel",
-        "commit",
-        "compiler",
-        "day",
-        "launches",
-        "load",
-        "others, stolen",
-        "remark",
-    ];
-    let mut table = Table::new(&header);
-    for one in measured {
-        let mut runs: Vec<Run<'_>> = one.cases.iter().map(|case| case.run).collect();
-        runs.sort_by_key(|run| run.number);
-        runs.dedup_by_key(|run| run.number);
-        for run in runs {
-            table.row(&of_run(run));
-        }
-    }
-    table.0
+fn slower_case(slower: &Slower<'_>) -> String {
+    let (own, other) = (middle(slower.own), middle(slower.fastest));
+    let fastest = with_kernel(&slower.fastest.arm, judge::kernel(slower.run.results));
+    let (times, all) = slower.launches;
+    format!("`{}` {:.2} ({own}, {fastest} {other}; {times} of {all})", slower.case, slower.ratio)
 }
 
 /// The experiments of which no run is kept; empty if there is none.
@@ -205,91 +200,37 @@ fn not_measured(measured: &[Measured<'_>]) -> String {
     format!("\n{}\n", wrapped(&names.join(", "), "No run is kept of: "))
 }
 
-fn of_run(run: Run<'_>) -> [String; 12] {
-    let header = &run.results.header;
-    let word = |name: &str| header.machine.get(name).and_then(Value::as_str).unwrap_or("unknown").to_owned();
-    let number = |name: &str| header.machine.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-    let loads: Vec<f64> = header.launches.iter().filter_map(|launch| launch.load).collect();
-    let load =
-        match (loads.iter().copied().min_by(f64::total_cmp), loads.iter().copied().max_by(f64::total_cmp)) {
-            (Some(least), Some(most)) => format!("{least:.1} to {most:.1}"),
-            _ => "unknown".to_owned(),
-        };
-    let most =
-        |share: fn(&Launch) -> Option<f64>| header.launches.iter().filter_map(share).max_by(f64::total_cmp);
-    let quiet = match (most(|launch| launch.others), most(|launch| launch.stolen)) {
-        (Some(others), Some(stolen)) => format!("{:.1} %, {:.1} %", others * 100.0, stolen * 100.0),
-        _ => "not recorded".to_owned(),
-    };
-    let later = header.launches.iter().filter_map(|launch| launch.commit.as_deref());
-    let commits = distinct(std::iter::once(header.commit.as_str()).chain(later));
-    let remarks = distinct(header.launches.iter().filter_map(|launch| launch.remark.as_deref()));
-    [
-        run.number.to_string(),
-        header.experiment.clone(),
-        format!("{}{}", judge::processor(run.results), model(&header.machine)),
-        format!("{}, {} GiB", number("cpus"), number("memory_gib")),
-        word("kernel"),
-        commits.join(", "),
-        word("rustc"),
-        header.taken.clone(),
-        header.launches.len().to_string(),
-        load,
-        quiet,
-        remarks.join("; "),
-    ]
-}
-
-/// Family and model of the processor, and what the kernel does for each page; empty where it is not known.
-fn model(machine: &Value) -> String {
-    let number = |name: &str| machine.get(name).and_then(Value::as_u64);
-    let holds = |name: &str| machine.get(name).and_then(Value::as_bool);
-    let mut text = match (number("family"), number("model")) {
-        (Some(family), Some(model)) => format!(", family {family}, model {model}"),
-        _ => String::new(),
-    };
-    for (name, said) in [("init_on_alloc", "init_on_alloc"), ("memory_cgroup", "in a memory cgroup")] {
-        if let Some(held) = holds(name) {
-            text.push_str(if held { ", " } else { ", no " });
-            text.push_str(said);
-        }
-    }
-    text
-}
-
 fn goals(measured: &[Measured<'_>]) -> String {
     let header = [
         "experiment",
         "figure to reach",
         "to reach",
-        "measured, the worst case",
-        "launches that reached it",
-        "run",
-        "code",
+        "run by run: the worst case (launches in which all cases reached it; code)",
     ];
     let mut table = Table::new(&header);
-    for one in measured {
-        for goal in one.experiment.goals {
-            let verdicts = judge::verdicts(goal, one);
-            let distance = |verdict: &Verdict<'_>| goal.bound.distance(verdict.median());
-            let worst = verdicts.iter().max_by(|one, other| distance(one).total_cmp(&distance(other)));
-            let Some(worst) = worst else {
-                table.row(&[one.experiment.name, goal.what, &bound(goal, None), "not measured", "", "", ""]);
-                continue;
-            };
-            let (reached, launches) = judge::reached_in_all(&verdicts);
-            table.row(&[
-                one.experiment.name.to_owned(),
-                goal.what.to_owned(),
-                bound(goal, worst.unit),
-                format!("{} (`{}`)", value(goal, worst), worst.case),
-                format!("{reached} of {launches}"),
-                worst.run.number.to_string(),
-                judge::since(one.experiment, worst.run.results).to_owned(),
-            ]);
+    for alike in measured.chunk_by(|first, second| first.experiment.name == second.experiment.name) {
+        let experiment = alike[0].experiment;
+        for goal in experiment.goals {
+            let found: Vec<(String, String)> = alike.iter().filter_map(|one| judged(goal, one)).collect();
+            let (bounds, values): (Vec<String>, Vec<String>) = found.into_iter().unzip();
+            let bound = bounds.into_iter().next().unwrap_or_else(|| bound(goal, None));
+            let values = if values.is_empty() { "not measured".to_owned() } else { values.join("; ") };
+            table.row(&[experiment.name, goal.what, &bound, &values]);
         }
     }
     table.0
+}
+
+/// The bound in the unit of the figure, and the worst case on one machine; `None` where it is not measured.
+fn judged(goal: &Goal, one: &Measured<'_>) -> Option<(String, String)> {
+    let verdicts = judge::verdicts(goal, one);
+    let distance = |verdict: &Verdict<'_>| goal.bound.distance(verdict.median());
+    let worst = verdicts.iter().max_by(|one, other| distance(one).total_cmp(&distance(other)))?;
+    let (reached, launches) = judge::reached_in_all(&verdicts);
+    let (number, code) = (worst.run.number, judge::since(one.experiment, worst.run.results));
+    let value = value(goal, worst);
+    let said = format!("run {number}: {value} `{}` ({reached} of {launches}; {code})", worst.case);
+    Some((bound(goal, worst.unit), said))
 }
 
 /// The bound of a goal in words.
@@ -333,6 +274,7 @@ fn figures(measured: &Measured<'_>) -> String {
     let arms = arms(measured, |metric| metric == TIME.name);
     text += &times(measured, &arms);
     text += &others(measured);
+    text += &counts::table(measured);
     text += &skipped(measured);
     text
 }
@@ -351,8 +293,12 @@ fn times(measured: &Measured<'_>, arms: &[&str]) -> String {
     let baseline: Vec<&str> = experiment.baseline.iter().copied().filter(|arm| arms.contains(arm)).collect();
     let own = experiment.own.iter().copied().find(|arm| arms.contains(arm) && !baseline.contains(arm));
     let compared = own.filter(|_| !baseline.is_empty());
-    let faster = compared
-        .map(|own| format!("{} / {own}", if baseline.len() == 1 { baseline[0] } else { "best baseline" }));
+    let kernel = measured.cases.first().and_then(|case| judge::kernel(case.run.results));
+    let named: Vec<String> = baseline.iter().map(|arm| with_kernel(arm, kernel)).collect();
+    let faster = compared.map(|own| match named.as_slice() {
+        [one] => format!("{one} / {own}"),
+        several => format!("best of {} / {own}", several.join(", ")),
+    });
     let mut header = vec!["case"];
     header.extend(arms);
     header.extend(faster.as_deref());
@@ -427,10 +373,11 @@ fn middle(series: &Series) -> String {
     series.figure().map(|figure| quantity(figure, &series.unit)).unwrap_or_default()
 }
 
-/// The median of all launches, and the smallest and the largest sample.
+/// The median of all launches, and how far launches are apart, or samples where there is one launch.
 fn spread(series: &Series) -> String {
     let shown = |value| quantity(value, &series.unit);
-    let all = series.of_all();
-    all.map(|all| format!("{} ({}..{})", shown(all.median), shown(all.min), shown(all.max)))
-        .unwrap_or_default()
+    let (Some(all), Some(range)) = (series.of_all(), series.range()) else { return String::new() };
+    let kind = if range.of_samples { "samples " } else { "" };
+    let mark = mark(range.least, all.median, range.most);
+    format!("{} ({kind}{}..{}){mark}", shown(all.median), shown(range.least), shown(range.most))
 }

@@ -52,6 +52,9 @@ pub struct Launch {
     pub stolen: Option<f64>,
     /// The rate of the time-stamp counter, which is measured anew for each launch.
     pub tsc_hertz: Option<f64>,
+    /// The settings of transparent huge pages when it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thp: Option<Value>,
     /// A remark for the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
@@ -87,6 +90,16 @@ impl Series {
         self.of_all().map(|spread| spread.figure(&self.metric))
     }
 
+    /// The least and the largest median of several launches; of one launch its least and its largest sample.
+    pub fn range(&self) -> Option<Range> {
+        if let [(_, only)] = self.launches.as_slice() {
+            return Some(Range { least: only.min, most: only.max, of_samples: true });
+        }
+        let medians: Vec<f64> = self.launches.iter().map(|(_, spread)| spread.median).collect();
+        let Spread { min, max, .. } = Spread::of(&medians)?;
+        Some(Range { least: min, most: max, of_samples: false })
+    }
+
     /// The median of the launches' medians, with the smallest and the largest sample of all of them.
     pub fn of_all(&self) -> Option<Spread> {
         let medians: Vec<f64> = self.launches.iter().map(|(_, spread)| spread.median).collect();
@@ -99,6 +112,15 @@ impl Series {
             ..of_medians
         })
     }
+}
+
+/// How far the figures of a series are apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    pub least: f64,
+    pub most: f64,
+    /// Of the samples of one launch, which share what a launch has by chance; else of the launches' medians.
+    pub of_samples: bool,
 }
 
 /// One file of results.
@@ -165,7 +187,8 @@ fn add_rows(rows: &[Row], folder: &Path, remark: Option<&str>, changed: &mut Cha
 fn lasting(machine: &Value) -> Value {
     let mut machine = machine.clone();
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
-    // Folio sizes too: each arm sets those that it needs, and another bench may do so at the same time.
+    // Folio sizes too: each arm sets those that it needs, and another bench may do so at the same time. Each launch keeps
+    // those that it began with.
     for name in ["load_at_start", "tsc_hertz", "cpu_of_others", "cpu_stolen", "thp"] {
         apart(name);
     }
@@ -211,6 +234,7 @@ fn add_launch(
         others: rounded(others, 1000.0),
         stolen: rounded(stolen, 1000.0),
         tsc_hertz,
+        thp: first.machine.get("thp").cloned(),
         remark,
     });
     rows.iter().for_each(|row| results.add(number, row));
@@ -344,8 +368,13 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// The text of a file, or an error that names it.
+pub(super) fn text_of(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)))
+}
+
 fn read(path: &Path) -> Result<Results> {
-    let text = super::read(path)?;
+    let text = text_of(path)?;
     let wrong = || format!("{} is no file of results", quoted(path));
     let mut lines = text.lines();
     let header = serde_json::from_str(lines.next().unwrap_or_default()).with_context(wrong)?;

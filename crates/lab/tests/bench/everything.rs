@@ -70,7 +70,7 @@ pub(crate) fn smoke() -> (String, Vec<Row>) {
 fn run(names: &[&str]) -> (String, Vec<Row>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.json");
-    let options = ["--smoke", "--ipi-price", "252", "--json", file.to_str().unwrap()];
+    let options = ["--smoke", "--ipi-price", "2,252", "--json", file.to_str().unwrap()];
     let output = crate::output(&[&options, names].concat());
     assert!(output.status.success(), "{}", crate::text(&output.stderr));
     let table = crate::text(&output.stdout);

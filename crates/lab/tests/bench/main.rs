@@ -88,6 +88,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     let populated = folios.iter().map(|name| format!("{name}/populate"));
     assert_eq!(cases("fault"), folios.iter().cloned().chain(populated).collect());
     check_taking_apart(&rows, &cases, &folios);
+    check_aged(&rows, &cases("aged"));
     check_page_alloc(&rows, &cases("page-alloc"));
     check_other_allocator_experiments(&rows);
     clears::check(&rows);
@@ -160,6 +161,18 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         assert_eq!(ipis == 0, others == 0, "{}: interrupts go to CPUs that run it", row.case);
         // One request interrupts all the others that run the address space.
         assert!((ipis..=ipis * others).contains(&received), "{}: {received} of {ipis}", row.case);
+    }
+}
+
+/// Every verb is called on memory that has lived among frames that others got by turns.
+fn check_aged(rows: &[Row], cases: &BTreeSet<String>) {
+    let verbs = ["unmap", "dontneed", "exit", "fork", "protect", "move", "collapse", "fault", "unmap/4KiB"];
+    assert_eq!(*cases, verbs.map(str::to_owned).into());
+    for row in rows.iter().filter(|row| row.experiment == "aged" && row.arm == "quire") {
+        assert_eq!(row.skipped, None, "{}", row.case);
+        let turns = row.params["other_bytes"].as_u64().unwrap() / (4 * PAGE as u64) / 16;
+        let in_sequence = row.counters["other_in_sequence"];
+        assert!((1..=turns * 15).contains(&in_sequence), "{}: {in_sequence} of {turns} turns", row.case);
     }
 }
 

@@ -74,6 +74,7 @@ pub fn describe() -> Value {
         "thp": transparent_huge_pages(),
         "init_on_alloc": clears_what_it_allocates(),
         "memory_cgroup": is_in_memory_cgroup(),
+        "settings": kernel_settings(),
     })
 }
 
@@ -116,6 +117,21 @@ fn is_in_memory_cgroup() -> Option<bool> {
     let first = groups.0.iter().find(|group| group.controllers.iter().any(|name| name == "memory"));
     let found = first.or_else(|| groups.0.iter().find(|group| group.controllers.is_empty()))?;
     Some(found.pathname != "/")
+}
+
+/// Settings of the kernel that change what faults, unmapping and clearing cost. One that this kernel lacks is left out.
+fn kernel_settings() -> Map<String, Value> {
+    let preemption = read("/proc/version").and_then(|version| {
+        let word = version.split_whitespace().find(|word| word.starts_with("PREEMPT"))?;
+        Some(word.to_owned())
+    });
+    let settings = [
+        ("preemption", preemption),
+        ("numa_balancing", read("/proc/sys/kernel/numa_balancing")),
+        ("lru_gen", read("/sys/kernel/mm/lru_gen/enabled")),
+        ("ksm", read("/sys/kernel/mm/ksm/run")),
+    ];
+    settings.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
 }
 
 fn transparent_huge_pages() -> Value {

@@ -27,8 +27,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Before: another address space populates memory by single frames (`other_bytes`) and frees a random half of them \
-         in random order. Then the case's memory is populated: an eighth by folios of 2 MiB, a quarter by folios of 64 \
+        "Before: four other address spaces (linux: processes) populate memory by single frames (`other_bytes` together), \
+         16 pages each by turns, and free a random half of them in random order, by turns too. Then the case's memory is populated: an eighth by folios of 2 MiB, a quarter by folios of 64 \
          KiB, the rest by single frames, each kind in random order; `/4KiB`: all by single frames.",
         "Then one page in 16 is dropped, half of these are written again, and one page in 8 is written while a child of \
          `fork` lives. One block of 2 MiB in 32 is spared.",
@@ -36,6 +36,10 @@ pub const EXPERIMENT: Experiment = Experiment {
          block of 2 MiB are read: Linux reads a byte of each, Quire's arms its entry in the page table.",
         "`frames_in_sequence` counts pages whose frame follows that of the page before. Linux hands out free frames in the \
          order in which they were freed; Quire takes those of one block together.",
+        "`other_in_sequence` counts the same as `frames_in_sequence` in one of the other address spaces, before it frees any.",
+        "`collapse`: MADV_COLLAPSE of the whole; blocks that have a folio of 2 MiB stay as they are. On Linux as much memory \
+         is populated by such folios and freed right before. `fault`: all pages are dropped, untimed, and written again \
+         in order of address, by single frames. Both sides copy and clear there; in the other cases Quire's do not.",
         "`other_bytes` are 16 GiB, or as many as fit into memory beside Quire's hosted machine, which has as many.",
     ],
     own: &["quire"],
@@ -86,9 +90,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
 
 /// The times of both sides, and how far their frames are in sequence.
 fn beside_linux(rows: &[Row]) -> String {
-    let header =
-        ["case", "linux / quire", "frames in sequence: quire", "linux", "of pages"].map(str::to_owned);
-    let mut text = Sheet::new(&header, 1);
+    let header = ["case", "linux / quire", "frames in sequence: quire", "linux", "of pages"];
+    let mut text = Sheet::new(&table::heads(&header, rows), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let median = |arm| beside::median(rows, arm, case);
         let frames = |arm: &str| {

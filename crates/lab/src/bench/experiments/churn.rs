@@ -7,7 +7,11 @@ use crate::bench::beside;
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
-use crate::bench::goal::{Bound::AtMost, Goal, Over::BestOf};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::BestOf,
+};
 use crate::bench::runner::Runner;
 
 /// The experiment `churn`.
@@ -32,8 +36,43 @@ pub const EXPERIMENT: Experiment = Experiment {
     ],
     own: &["quire"],
     apart: &[],
-    goals: &[Goal::new("one page: never slower than `per-page`", "quire", &["4KiB"], AtMost(1.0))
-        .over(BestOf(&["per-page"]))],
+    goals: &[
+        Goal::new("one page: never slower than `per-page`", "quire", &["4KiB"], AtMost(1.0))
+            .over(BestOf(&["per-page"])),
+        Goal::new(
+            "one thread: at least as fast as `linux`",
+            "quire",
+            &["4KiB", "64KiB", "2MiB", "verbs"],
+            Times(1.0),
+        )
+        .over(BestOf(&["linux"])),
+        Goal::new(
+            "two threads: at least as fast as `linux`",
+            "quire",
+            &[
+                "4KiB/2threads",
+                "64KiB/2threads",
+                "2MiB/2threads",
+                "verbs/2threads",
+                "verbs-overlapping/2threads",
+            ],
+            Times(1.0),
+        )
+        .over(BestOf(&["linux"])),
+        Goal::new(
+            "four threads: at least as fast as `linux`",
+            "quire",
+            &[
+                "4KiB/4threads",
+                "64KiB/4threads",
+                "2MiB/4threads",
+                "verbs/4threads",
+                "verbs-overlapping/4threads",
+            ],
+            Times(1.0),
+        )
+        .over(BestOf(&["linux"])),
+    ],
     file: file!(),
     code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/churn/"]],
     run,

@@ -29,7 +29,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          far from the one before, as many at once as the processor likes. Extents follow \
          each other in memory that no cache holds, at other addresses in each repetition.",
         "The arms `quire...` clear the part that an access waits for last. `quire-soon` has the hint of a \
-         fault, `quire` that of a populate, `quire-later` that of memory without a use in sight.",
+         fault, `quire` that of a populate, `quire-later` that of memory without a use in sight. `contiguous` clears as \
+         Linux does since 7.0, the same part last.",
     ],
     own: &["quire-soon"],
     apart: &["quire", "quire-later"],

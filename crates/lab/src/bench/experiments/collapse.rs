@@ -151,7 +151,7 @@ fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
         "as-posted / quire",
         "linux / quire",
     ];
-    let mut text = Sheet::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&table::heads(&header, rows), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
         text.add_row(vec![

@@ -11,6 +11,10 @@ use crate::bench::memory::Memory;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
+/// Measured rounds of a full run: the host of a virtual machine may take back what the new folios get, and single calls
+/// take many times as long then.
+pub const ROUNDS: usize = 31;
+
 /// The experiment `collapse-thp`.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "collapse-thp",
@@ -30,7 +34,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "No thread touches the memory meanwhile. On Quire a thread could read and store while pages are copied; on \
          Linux it would wait.",
         "On Linux as much memory is populated and freed right before the call, so that the host of a virtual machine has \
-         brought in what the new folios take. A sample far above the others shows that it had taken some back.",
+         brought in what the new folios take. A sample far above the others shows that it had taken some back. So a full \
+         run has 31 rounds, and where the median itself is more than three times the least, it is marked.",
     ],
     own: &["quire"],
     apart: &[],

@@ -81,7 +81,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         "linux-saving / linux",
         "linux / in-block",
     ];
-    let mut text = Sheet::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&table::heads(&header, rows), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
         let demotes = case.starts_with("demote");

@@ -22,7 +22,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Cases without a modifier write one byte to each 4 KiB page in address order: one fault per folio. \
          `/populate` populates the whole range by one call (MADV_POPULATE_WRITE).",
         "`clear` is the time to clear as many bytes, as this arm clears them, right before and with nothing in between; \
-         `rest` is `time` minus `clear`, in every arm.",
+         `rest` is `time` minus `clear`, in every arm. It is `negative` where the running kernel clears its folios faster \
+         than this process clears its own memory by the same instruction: then `rest` says nothing about linux.",
         "The memory was populated and freed once before, so that the host of a virtual machine has brought \
          it in.",
     ],

@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::bench::arms::clear::Setting;
 use crate::bench::arms::gigantic::{self, First, What};
 use crate::bench::code;
+use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, TIME};
 use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
@@ -30,8 +31,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          of 1 GiB.",
         "The policy was calibrated in this run, before the first case. All memory is dirty before.",
     ],
-    own: &["quire"],
-    apart: &["quire-helped", "quire-ahead", "quire-pool", "quire-pool-ahead"],
+    own: &["quire-pool", "quire"],
+    apart: &["quire-helped", "quire-ahead", "quire-pool-ahead"],
     goals: &[
         Goal::new("the first byte of a fresh page of 1 GiB: under 200 us", "quire", &["byte"], AtMost(2e5)),
         Goal::new(
@@ -97,5 +98,5 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
             shown("each-2MiB", |each| each.median),
         ]);
     }
-    Ok(format!("the first byte, and all of them\n{text}"))
+    Ok(format!("the first byte, and all of them\n{text}\n{}", counts::of_clearing(rows)))
 }

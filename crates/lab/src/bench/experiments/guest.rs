@@ -24,6 +24,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`boot` and `memory` are of QEMU's machine `microvm`, whose firmware is short, and all else of `pc`. Their first \
          program is a file of 2 KiB without a library, so that what is in use is the kernel's; until November 2026 it was \
          that of the other rows, which `memory/libc` still has: its file and its pages are 1.3 MiB.",
+        "Figures to reach are over Linux 6.1, and over 6.12 where 6.1 has none: it has no anonymous folios of 64 KiB.",
         "Needs qemu-system-x86, gcc with libc6-dev, busybox-static, and apt for Debian's kernels, which are \
          unpacked in the user's cache folder and not installed. It takes three to ten minutes.",
     ],
@@ -68,7 +69,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: None,
 };
 
-const LINUX: Over = Over::BestOf(&["linux-6.1"]);
+/// Linux 6.1 has no folios of 64 KiB in anonymous memory.
+const LINUX: Over = Over::FirstOf(&["linux-6.1", "linux-6.12"]);
 
 const fn count(what: &'static str, cases: &'static [&'static str], bound: crate::bench::goal::Bound) -> Goal {
     Goal::new(what, "quire", cases, bound).metric("instructions")

@@ -10,6 +10,7 @@ use super::clear::extent_name;
 use crate::bench::arms::clear::Setting;
 use crate::bench::arms::gigantic::{self, DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
 use crate::bench::code;
+use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::published;
@@ -54,7 +55,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &["quire-on-demand", "quire-saving"],
     goals: &[Goal::new(
         "the longest repeatable stretch without a reschedule point: at most 100 us (median of the repetitions)",
-        "quire",
+        "quire-pool",
         &["1GiB", "2GiB", "4GiB", "1GiB/2threads"],
         AtMost(1e5),
     )
@@ -140,7 +141,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.push("published: nt, Broadwell, per GiB".to_owned());
     header.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| format!("{arm}: longest stretch")));
     header.push("to reach".to_owned());
-    header.extend(["quire: one pass, as it was", "idle"].map(str::to_owned));
+    header.extend(["quire-pool: one pass, as it was", "idle"].map(str::to_owned));
     header.extend(arms.iter().map(|arm| format!("{arm}: others waited")));
     let mut text = Sheet::new(&header, 1);
     let published = published::figures("clear")?;
@@ -155,13 +156,13 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         let [mean, deviation] = ["mean time", "stddev"].map(of);
         cells.push(mean.zip(deviation).map(|(mean, by)| format!("{mean} ± {by}")).unwrap_or_default());
         cells.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| shown(arm, LONGEST.name)));
-        let longest = ["quire", "quire-on-demand"].map(|arm| median(case, arm, LONGEST.name));
+        let longest = ["quire-pool", "quire"].map(|arm| median(case, arm, LONGEST.name));
         let own = longest.into_iter().flatten().reduce(f64::max).filter(|_| case.contains("iB"));
         cells.push(own.map_or_else(String::new, |own| {
             let reached = if own < goal { "reached" } else { "missed" };
             format!("{}: {reached}", duration(goal))
         }));
-        cells.extend([&DISTURBED, &IDLE].map(|metric| shown(&"quire", metric.name)));
+        cells.extend([&DISTURBED, &IDLE].map(|metric| shown(&"quire-pool", metric.name)));
         cells.extend(arms.iter().map(|arm| shown(arm, WAITED.name)));
         text.add_row(cells);
     }
@@ -171,8 +172,9 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     });
     Ok(format!(
         "nanoseconds for each GiB of all threads together; published (another machine: Broadwell, 512 GiB, \
-         one thread): {}\n{text}",
-        published.join(", ")
+         one thread): {}\n{text}\n{}",
+        published.join(", "),
+        counts::of_clearing(rows)
     ))
 }
 

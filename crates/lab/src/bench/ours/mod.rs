@@ -1,6 +1,7 @@
 //! What Quire's arms share: hosted machines that many cases use, and address spaces populated by folios of
 //! one size.
 
+pub mod cleared;
 pub mod counted;
 pub mod counting;
 pub mod guarding;

@@ -1,6 +1,6 @@
 use serde_json::{Map, json};
 
-use super::render;
+use super::{heads, render};
 use crate::bench::experiment::{Better, Counters, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::output::duration;
@@ -70,4 +70,27 @@ fn what_was_skipped_says_why() {
 fn durations_keep_three_digits() {
     let shown = [0.5, 9.99, 12.34, 999.0, 1e3, 12_345.0, 123_456_789.0, 2.5e9].map(duration);
     assert_eq!(shown, ["0.50 ns", "9.99 ns", "12.3 ns", "999 ns", "1.00 us", "12.3 us", "123 ms", "2.50 s"]);
+}
+
+#[test]
+fn samples_far_above_the_least_are_marked() {
+    let shown = |samples: &[f64]| {
+        render(&QUESTION, &Measured { rows: vec![row("first", samples, None)], about: Vec::new() })
+    };
+    let even = shown(&[1.0, 2.0, 3.0]);
+    assert!(!even.contains(" !") && !even.contains("behind a range"), "{even}");
+    let one = shown(&[1.0, 2.0, 4.0]);
+    assert!(
+        one.contains("4.00 ns !") && !one.contains("4.00 ns !!") && one.contains("behind a range"),
+        "{one}"
+    );
+    assert!(shown(&[1.0, 4.0, 4.0]).contains("4.00 ns !!"));
+}
+
+#[test]
+fn ratios_with_the_running_kernel_name_its_version() {
+    let mut row = row("slow", &[1.0], None);
+    row.machine = json!({ "kernel": "6.18.44-test" });
+    let named = heads(&["case", "linux / quire", "quire / linux-thp"], &[row]);
+    assert_eq!(named, ["case", "linux 6.18 / quire", "quire / linux-thp 6.18"]);
 }

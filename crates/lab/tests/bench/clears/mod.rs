@@ -11,6 +11,26 @@ fn kernels() -> BTreeSet<&'static str> {
     ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).map(ClearKernel::name).collect()
 }
 
+/// No byte is cleared twice: what was cleared is what the program got.
+pub(crate) fn cleared_once(row: &Row) {
+    if row.skipped.is_some() || !row.arm.starts_with("quire") {
+        return;
+    }
+    let count = |name: &str| row.counters[name];
+    let (out, cleared, ahead) =
+        (count("bytes_handed_out"), count("bytes_cleared"), count("bytes_cleared_ahead"));
+    let name = format!(
+        "{} {} {}: {out} handed out, {cleared} and {ahead} cleared",
+        row.experiment, row.case, row.arm
+    );
+    match row.arm.as_str() {
+        // All free memory was cleared ahead.
+        "quire-ahead" => assert!(ahead >= out && cleared == 0, "{name}"),
+        _ => assert_eq!(ahead + cleared, out, "{name}"),
+    }
+    assert!(out > 0, "{name}");
+}
+
 pub(crate) fn check(rows: &[Row]) {
     let of = |experiment: &str| -> Vec<&Row> {
         rows.iter().filter(|row| row.experiment == experiment && row.metric == "time").collect()
@@ -20,11 +40,12 @@ pub(crate) fn check(rows: &[Row]) {
     let with = |more: &[&str]| -> BTreeSet<String> {
         kernels().iter().chain(more).map(|arm| (*arm).to_owned()).collect()
     };
-    assert_eq!(arms(&clear), with(&["quire", "quire-pool", "memset", "linux", "linux-thp"]));
+    assert_eq!(arms(&clear), with(&["quire", "quire-pool", "contiguous", "memset", "linux", "linux-thp"]));
     assert_eq!(arms(&cache), with(&["none", "wait", "translate", "quire", "quire-soon", "quire-later"]));
-    assert_eq!(arms(&used), with(&["quire", "quire-soon", "quire-later"]));
+    assert_eq!(arms(&used), with(&["quire", "quire-soon", "quire-later", "contiguous"]));
     let populated: Vec<_> = clear.iter().filter(|row| row.case.starts_with("populate/")).copied().collect();
-    assert_eq!(arms(&populated), with(&["quire", "quire-pool", "linux", "linux-thp"]));
+    assert_eq!(arms(&populated), with(&["quire", "quire-pool", "contiguous", "linux", "linux-thp"]));
+    populated.iter().for_each(|row| cleared_once(row));
     let cases = |rows: &[&Row]| -> BTreeSet<String> { rows.iter().map(|row| row.case.clone()).collect() };
     for case in ["4KiB", "2MiB", "populate/2MiB"] {
         assert!(cases(&clear).contains(case), "{case}");

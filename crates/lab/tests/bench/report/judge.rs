@@ -2,7 +2,7 @@
 
 use lab::bench::goal::{Bound, Goal, Over};
 use lab::bench::row::Row;
-use lab::report::judge::{newest, processor, reached_in_all, slower, verdicts};
+use lab::report::judge::{Verdict, newest, processor, reached_in_all, slower, verdicts};
 use serde_json::json;
 
 use super::{kept, row};
@@ -32,6 +32,11 @@ fn a_goal_is_judged_launch_by_launch() {
     assert_eq!(reached(most), [(2.0, true), (20.0, false)]);
     let ratio = Goal::new("", "quire", &["4KiB"], Bound::AtMost(1.0)).over(Over::ArmInCase("linux", "4KiB"));
     assert_eq!(reached(ratio), [(0.2, true), (2.0, false)]);
+    let first = Over::FirstOf(&["absent", "linux", "quire"]);
+    assert_eq!(
+        reached(Goal::new("", "quire", &["4KiB"], Bound::Times(1.0)).over(first)),
+        [(5.0, true), (0.5, false)]
+    );
     assert!(reached(Goal::new("", "quire", &["8KiB"], Bound::AtMost(2.0))).is_empty(), "not measured");
 }
 
@@ -103,4 +108,44 @@ fn of_the_runs_of_a_day_that_of_todays_code_is_taken() {
     };
     let all = kept(&[run("1111", &now), run("2222", "other")]);
     assert_eq!(newest(&all)[0].cases[0].run.results.header.commit, "1111");
+}
+
+/// Linux 6.1 has no folios of 64 KiB, and a goal over it alone was not judged there.
+#[test]
+fn the_guest_is_judged_over_a_later_linux_where_6_1_has_no_such_folios() {
+    let of = |case: &str, arm: &str, count: f64| row("guest", case, arm, "instructions", &[count]);
+    let all = kept(&[vec![
+        of("munmap/4KiB", "linux-6.1", 100.0),
+        of("munmap/4KiB", "linux-6.12", 10.0),
+        of("munmap/4KiB", "quire", 4.0),
+        of("munmap/64KiB", "linux-6.12", 160.0),
+        of("munmap/64KiB", "quire", 10.0),
+    ]]);
+    let measured = newest(&all);
+    let goal = measured[0].experiment.goals.iter().find(|goal| goal.what.starts_with("munmap")).unwrap();
+    let first = |one: &Verdict<'_>| (one.launches[0].value, one.launches[0].is_met);
+    let verdicts = verdicts(goal, &measured[0]);
+    let found: Vec<_> = verdicts.iter().map(|one| (one.case, first(one))).collect();
+    assert_eq!(found, [("munmap/4KiB", (0.04, true)), ("munmap/64KiB", (0.0625, false))]);
+}
+
+#[test]
+fn losses_of_churn_are_misses_with_each_number_of_threads() {
+    let rows = ["4KiB", "64KiB/2threads", "verbs-overlapping/4threads"].map(|case| {
+        [("quire", 3.0), ("linux", 2.0)].map(|(arm, time)| row("churn", case, arm, "time", &[time]))
+    });
+    let all = kept(&[rows.concat()]);
+    let measured = newest(&all);
+    let goals = measured[0].experiment.goals.iter().flat_map(|goal| verdicts(goal, &measured[0]));
+    let missed: Vec<_> = goals.filter(|verdict| verdict.reached() == 0).map(|verdict| verdict.case).collect();
+    assert_eq!(missed, ["4KiB", "64KiB/2threads", "verbs-overlapping/4threads"]);
+}
+
+#[test]
+fn collapse_thp_has_more_rounds_unless_they_are_given() {
+    let [thp, unmap] = ["collapse-thp", "unmap"]
+        .map(|name| lab::bench::experiments::ALL.iter().find(|experiment| experiment.name == name).unwrap());
+    let rounds = |experiment, smoke, given| lab::bench::scale(experiment, smoke, given).rounds;
+    assert_eq!([rounds(thp, false, None), rounds(unmap, false, None)], [31, 11]);
+    assert_eq!([rounds(thp, true, None), rounds(thp, false, Some(5))], [1, 5]);
 }

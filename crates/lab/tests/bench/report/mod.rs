@@ -21,7 +21,7 @@ fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -
         median: None,
         counters: Counters::new(),
         params: Map::new(),
-        machine: json!({ "cpu": "A CPU", "cpus": 2, "opt_level": "3", "load_at_start": 0.5, "cpu_of_others": 0.01234, "cpu_stolen": 0.0 }),
+        machine: json!({ "cpu": "A CPU", "cpus": 2, "kernel": "6.18.44-test", "opt_level": "3", "load_at_start": 0.5, "cpu_of_others": 0.01234, "cpu_stolen": 0.0 }),
         commit: "0123456789ab".to_owned(),
         code: "code".to_owned(),
         runner: "runner".to_owned(),

@@ -18,7 +18,7 @@ use quire::tlb::{FlushBatch, MmuGather};
 use crate::pgtable::model::{Page, counts};
 use crate::pgtable::support::*;
 use crate::pgtable::world::{CPUS, World};
-use testkit::{order, seed, with_allocator};
+use testkit::{order, runs, seed, with_allocator};
 
 type Operation = fn(&mut World<'_, '_>);
 const OPERATIONS: &[(&str, u32, Operation)] = &[
@@ -46,7 +46,7 @@ const OPERATIONS: &[(&str, u32, Operation)] = &[
 #[test]
 fn page_tables_agree_with_the_model() {
     let first = seed(1);
-    for seed in first..first + 12 {
+    for seed in first..first + runs(6) {
         run(seed, 700, |_| true);
     }
 }
@@ -57,7 +57,7 @@ fn rights_of_large_leaves_agree_with_the_model() {
     let names =
         ["map_large", "unmap", "protect", "fork", "exit", "clear_soft_dirty", "mark", "unmark", "access"];
     let first = seed(1);
-    for seed in first..first + 6 {
+    for seed in first..first + runs(3) {
         run(seed, 400, |name| names.contains(&name));
     }
 }

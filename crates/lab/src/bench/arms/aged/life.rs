@@ -83,10 +83,10 @@ const fn order_of(block: usize, mixed: bool) -> u8 {
     }
 }
 
-/// A random half of so many pages, in random order.
-pub(super) fn half_of(pages: usize) -> Vec<u32> {
+/// A random half of so many pages of an address space, in random order.
+pub(super) fn half_of(space: usize, pages: usize) -> Vec<u32> {
     let mut all: Vec<u32> = (0..pages as u32).collect();
-    fastrand::Rng::with_seed(SEED).shuffle(&mut all);
+    fastrand::Rng::with_seed(SEED + space as u64).shuffle(&mut all);
     all.truncate(pages / 2);
     all
 }

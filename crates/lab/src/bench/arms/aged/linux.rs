@@ -7,8 +7,10 @@ use std::time::Instant;
 use rustix::mm::{Advice, ProtFlags};
 
 use super::life::{Life, half_of};
-use super::{Aged, READ_ONLY, Verb};
+use super::{Aged, READ_ONLY, SPACES, TURN, Verb};
+use crate::bench::arms::collapse::bring_in;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
 use crate::bench::linux::census;
 use crate::bench::linux::child::{Child, moment};
 use crate::bench::linux::region::Region;
@@ -24,8 +26,8 @@ const LEAST: f64 = 1.0;
 #[derive(Default)]
 pub(super) struct Linux {
     settings: Option<Settings>,
-    /// Memory of which half of the frames are in use, for all cases of one size.
-    between: Option<Region>,
+    /// Other processes, for all cases of one size.
+    between: Option<Between>,
 }
 
 impl Arm<Aged> for Linux {
@@ -47,24 +49,66 @@ impl Arm<Aged> for Linux {
         let settings = self.settings.insert(settings);
         settings.hold_khugepaged()?;
         settings.always(&[])?;
-        let kept = self.between.take().filter(|region| region.bytes() == case.other_bytes);
-        self.between = Some(kept.map_or_else(|| between(case.other_bytes), Ok)?);
+        let kept = self.between.take().filter(|between| between.bytes == case.other_bytes);
+        self.between = Some(kept.map_or_else(|| Between::of(case), Ok)?);
         let (life, other) = (Life::of(case), Other::for_case(&case.memory())?);
         Ok(Box::new(Ready { case: *case, settings, life, other, in_sequence: None }))
     }
 }
 
-/// Populates memory by single frames, and frees a random half of them in random order. A child gets none of it.
-fn between(bytes: usize) -> Result<Region, Skip> {
-    let region = region(bytes)?;
-    for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontFork] {
-        region.advise(advice).map_err(|error| Skip::because("madvise of the other memory", error))?;
+/// Other processes, which populated memory by single frames by turns and freed a random half of them in random order.
+struct Between {
+    bytes: usize,
+    /// They hold the rest until they are dropped.
+    processes: Vec<Child>,
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        // The last first: it has the parent's ends of the pipes of those before it, too.
+        while self.processes.pop().is_some() {}
     }
-    region.touch_all();
-    for page in half_of(region.pages()) {
-        drop_page(&region, page as usize)?;
+}
+
+impl Between {
+    fn of(case: &Aged) -> Result<Self, Skip> {
+        let mut between = Self { bytes: case.other_bytes, processes: Vec::new() };
+        for space in 0..SPACES {
+            between.processes.push(process(space, case.turns())?);
+        }
+        for _ in 0..2 * case.turns() {
+            for process in &mut between.processes {
+                process.tell()?;
+                process.hear()?;
+            }
+        }
+        Ok(between)
     }
-    Ok(region)
+}
+
+/// One of them: when it is told, it writes to the pages of its next turn, and after all turns drops as many.
+fn process(space: usize, turns: usize) -> Result<Child, Skip> {
+    let (region, half) = (region(turns * TURN * PAGE)?, half_of(space, turns * TURN));
+    let advised = region.advise(Advice::LinuxNoHugepage);
+    advised.map_err(|error| Skip::because("madvise of the other memory", error))?;
+    let write = |turn: usize| (turn * TURN..(turn + 1) * TURN).for_each(|page| region.touch(page));
+    let dropped = |turn: usize| {
+        let mut pages = half[turn * TURN / 2..(turn + 1) * TURN / 2].iter();
+        pages.all(|page| region.advise_pages(*page as usize, 1, Advice::LinuxDontNeed).is_ok())
+    };
+    // SAFETY: C2: the child writes to memory of its own, calls madvise and uses its pipes.
+    unsafe {
+        Child::start(|line| {
+            let written = (0..turns).all(|turn| {
+                line.wait() && {
+                    write(turn);
+                    line.say(0)
+                }
+            });
+            // The last wait ends when the parent closes the pipe.
+            written && (0..turns).all(|turn| line.wait() && dropped(turn) && line.say(0)) && !line.wait()
+        })
+    }
 }
 
 fn region(bytes: usize) -> Result<Region, Skip> {
@@ -92,8 +136,15 @@ impl Prepared for Ready<'_> {
             Some(found) => found,
             None => *self.in_sequence.insert(self.look_up(&region)?),
         };
+        match self.case.verb {
+            Verb::Collapse => self.bring_in()?,
+            Verb::Fault => region
+                .advise(Advice::LinuxDontNeed)
+                .map_err(|error| Skip::because("MADV_DONTNEED of all pages", error))?,
+            _ => {}
+        }
         self.other.fill_caches();
-        if !self.life.looked_at().all(|page| region.is_marked(page)) {
+        if self.case.verb != Verb::Fault && !self.life.looked_at().all(|page| region.is_marked(page)) {
             return Err(Skip("a page lacks what was written".to_owned()));
         }
         Ok(self.work(region)?.count("frames_in_sequence", found))
@@ -146,10 +197,43 @@ impl Ready<'_> {
             Verb::Exit => return self.exit(region),
             Verb::Fork => return self.fork(region),
             Verb::Move => return self.move_away(region),
+            Verb::Collapse => return self.collapse(&region),
+            Verb::Fault => {
+                region.touch_all();
+                Ok(())
+            }
         };
         let time = start.elapsed().as_nanos() as f64;
         done.map_err(|error| Skip::because("the verb", error))?;
+        if self.case.verb == Verb::Fault && region.marked() != region.pages() as u64 {
+            return Err(Skip("a page lacks what was written".to_owned()));
+        }
         Ok(Sample::new(time, pages))
+    }
+
+    /// The memory that a collapse takes, as the experiment `collapse-thp` brings it in.
+    fn bring_in(&self) -> Result<(), Skip> {
+        self.settings.always(&[2048])?;
+        bring_in(self.case.bytes)?;
+        Ok(self.settings.always(&[])?)
+    }
+
+    fn collapse(&self, region: &Region) -> Result<Sample, Skip> {
+        let start = Instant::now();
+        let done = region.collapse();
+        let time = start.elapsed().as_nanos() as f64;
+        done.map_err(|error| Skip::because("MADV_COLLAPSE", error))?;
+        let (mapped, _) = census::pmd_mapped("self", region)?;
+        if mapped != region.bytes() as u64 {
+            return Err(Skip(format!(
+                "{mapped} bytes are mapped by PMDs where {} should be",
+                region.bytes()
+            )));
+        }
+        if !self.life.mapped().all(|page| region.is_marked(page)) {
+            return Err(Skip("the pages are not what they were".to_owned()));
+        }
+        Ok(Sample::new(time, self.life.pages()))
     }
 
     fn protect(&self, region: &Region) -> Result<Sample, Skip> {

@@ -11,6 +11,12 @@ use crate::bench::memory::Memory;
 /// Nanoseconds of the first of two calls: of `mprotect`, the one that takes the right to write.
 const READ_ONLY: Metric = Metric { name: "read-only", unit: "ns", better: Better::Lower };
 
+/// Other address spaces, which get their frames by turns.
+const SPACES: usize = 4;
+
+/// Pages that one of them gets in a turn.
+const TURN: usize = 16;
+
 /// A verb on memory that has lived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aged {
@@ -21,8 +27,8 @@ pub struct Aged {
     /// Whether an eighth of it was populated by folios of 2 MiB and a quarter by folios of 64 KiB; else all is single
     /// frames.
     pub mixed: bool,
-    /// Bytes of other memory that was populated before. A random half of its frames is still in use, so the case
-    /// finds single free frames between them.
+    /// Bytes of other address spaces together, which were populated before, by turns. A random half of their frames is
+    /// still in use, so the case finds single free frames between them.
     pub other_bytes: usize,
 }
 
@@ -41,18 +47,30 @@ pub enum Verb {
     Protect,
     /// `mremap` to an address with the same offset in 1 GiB.
     Move,
+    /// `MADV_COLLAPSE` into folios of 2 MiB.
+    Collapse,
+    /// A write to each page in order of address, after all were dropped, untimed: single frames.
+    Fault,
 }
 
 impl Verb {
     /// Every verb, and its name.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Unmap, "unmap"),
         (Self::DontNeed, "dontneed"),
         (Self::Exit, "exit"),
         (Self::Fork, "fork"),
         (Self::Protect, "protect"),
         (Self::Move, "move"),
+        // Last, since their machine is another one.
+        (Self::Collapse, "collapse"),
+        (Self::Fault, "fault"),
     ];
+
+    /// Whether it clears or copies frames.
+    const fn writes(self) -> bool {
+        matches!(self, Self::Collapse | Self::Fault)
+    }
 
     /// Whether it unmaps pages.
     const fn unmaps(self) -> bool {
@@ -63,6 +81,11 @@ impl Verb {
 impl Aged {
     fn pages(&self) -> usize {
         self.bytes / PAGE
+    }
+
+    /// Turns in which each of the other address spaces gets its pages.
+    fn turns(&self) -> usize {
+        self.other_bytes / PAGE / SPACES / TURN
     }
 
     /// The memory as the shared parts of the harness describe it: with cold caches.

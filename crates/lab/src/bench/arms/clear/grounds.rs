@@ -14,7 +14,7 @@ use quire::clear::{ClearPolicy, Clearer, Extent};
 use quire::cpu::CpuId;
 use quire::platform::{FramePlatform, TouchHint};
 
-use super::way::{Setting, Way};
+use super::way::{Setting, Way, contiguous};
 use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.
@@ -35,6 +35,8 @@ pub(super) struct Shared {
 pub(super) struct Grounds {
     machine: Hosted,
     clearer: Clearer,
+    /// Clears as Linux 7.0 does.
+    contiguous: Clearer,
     /// One processor for each CPU.
     processors: Vec<usize>,
     bytes: u64,
@@ -69,9 +71,13 @@ impl Grounds {
             .with_cpus(cpus)
             .build()
             .map_err(|error| failed(&error))?;
-        let clearer = machine.run_on(CpuId(0), || Clearer::new(&machine, Some(policy)));
-        let clearer = clearer.map_err(|error| failed(&error))?;
-        Ok(Self { machine, clearer, processors: processors.to_vec(), bytes, pace: AtomicU64::new(0) })
+        let clearer = |policy: &ClearPolicy| {
+            let built = machine.run_on(CpuId(0), || Clearer::new(&machine, Some(policy)));
+            built.map_err(|error| failed(&error))
+        };
+        let (clearer, contiguous) = (clearer(policy)?, clearer(&contiguous())?);
+        let (processors, pace) = (processors.to_vec(), AtomicU64::new(0));
+        Ok(Self { machine, clearer, contiguous, processors, bytes, pace })
     }
 
     pub(super) fn machine(&self) -> &Hosted {
@@ -109,9 +115,10 @@ impl Grounds {
                 unsafe { self.start(frames).write_bytes(0, (frames.count * 4096) as usize) };
             }
             Way::Policy(hint) => {
-                let extent = Extent { near, ..Extent::new(frames, hint) };
-                let done = self.clearer.clear_extent_raw(&self.machine, &extent, || false);
-                debug_assert!(done.is_ok(), "it is never cancelled");
+                self.by(&self.clearer, &Extent { near, ..Extent::new(frames, hint) });
+            }
+            Way::Contiguous => {
+                self.by(&self.contiguous, &Extent { near, ..Extent::new(frames, TouchHint::Unknown) });
             }
             Way::Nothing => {}
             Way::Wait => self.wait(frames, Instant::now()),
@@ -121,6 +128,11 @@ impl Grounds {
                 self.wait(frames, begun);
             }
         }
+    }
+
+    fn by(&self, clearer: &Clearer, extent: &Extent) {
+        let done = clearer.clear_extent_raw(&self.machine, extent, || false);
+        debug_assert!(done.is_ok(), "it is never cancelled");
     }
 
     /// Waits as long as the policy took for as many frames.

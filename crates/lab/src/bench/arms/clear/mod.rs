@@ -17,6 +17,8 @@ use crate::bench::experiment::Arm;
 use grounds::Shared;
 use way::{Way, kernels};
 
+pub(in crate::bench::arms) use way::{CONTIGUOUS_ABOUT, contiguous};
+
 pub use cache::{Cache, Reread};
 pub use fill::Fill;
 pub use populate::Populating;
@@ -35,7 +37,8 @@ pub fn raw() -> Vec<&'static str> {
 /// Arms that fill extents. The checksum of a repetition is the number of marks that became zero.
 pub fn fills(setting: &Setting) -> Vec<Box<dyn Arm<Fill>>> {
     let shared = Rc::new(Shared::new(setting));
-    let ways = [Way::Policy(TouchHint::Unknown)].into_iter().chain(kernels()).chain([Way::Memset]);
+    let ways = [Way::Policy(TouchHint::Unknown), Way::Contiguous].into_iter();
+    let ways = ways.chain(kernels()).chain([Way::Memset]);
     ways.map(|way| fill::Filling::arm(way, &shared)).collect()
 }
 
@@ -56,6 +59,6 @@ pub fn caches(setting: &Setting) -> Vec<Box<dyn Arm<Cache>>> {
 pub fn uses(setting: &Setting) -> Vec<Box<dyn Arm<Used>>> {
     let shared = Rc::new(Shared::new(setting));
     let hints = [TouchHint::Soon, TouchHint::Unknown, TouchHint::Later].map(Way::Policy);
-    let ways = hints.into_iter().chain(kernels());
+    let ways = hints.into_iter().chain([Way::Contiguous]).chain(kernels());
     ways.map(|way| used::Using::arm(way, &shared)).collect()
 }

@@ -16,11 +16,12 @@ use super::fill::rate;
 use super::grounds::{mark, zero_pages};
 use super::huge::{Chooser, Pool};
 use super::raw::{Machines, Raw};
-use super::way::{RATE, Setting, kernels};
+use super::way::{RATE, Setting, contiguous, kernels};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::verify;
 use crate::bench::ours;
+use crate::bench::ours::cleared::Cleared;
 use crate::host::threads::{Meeting, together};
 
 /// Populate memory by pages of one size.
@@ -52,22 +53,34 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     let mut arms: Vec<Box<dyn Arm<Populating>>> = vec![
         // First, while most memory is contiguous.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
-        Box::new(Ours { pool: true, policy: setting.policy, cpus: cpus.clone(), machines: machines.clone() }),
-        Box::new(Ours {
-            pool: false,
-            policy: setting.policy,
-            cpus: cpus.clone(),
-            machines: machines.clone(),
-        }),
-        Box::new(Thp { chooser, cpus: cpus.clone() }),
     ];
+    let ours = |kind, policy| {
+        Box::new(Ours { kind, policy, cpus: cpus.clone(), machines: machines.clone() })
+            as Box<dyn Arm<Populating>>
+    };
+    arms.extend([
+        ours(Kind::Pool, setting.policy),
+        ours(Kind::Anonymous, setting.policy),
+        ours(Kind::Contiguous, contiguous()),
+        Box::new(Thp { chooser, cpus: cpus.clone() }),
+    ]);
     arms.extend(kernels().map(|way| Raw::arm(way, &cpus, &machines)));
     arms
 }
 
+/// The memory that Quire populates, and how it is cleared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A pool of huge pages, by the measured policy.
+    Pool,
+    /// Anonymous folios, by the measured policy.
+    Anonymous,
+    /// A pool of huge pages, as Linux 7.0 clears.
+    Contiguous,
+}
+
 struct Ours {
-    /// Whether the memory is of a pool of huge pages.
-    pool: bool,
+    kind: Kind,
     policy: ClearPolicy,
     cpus: Vec<usize>,
     machines: Machines,
@@ -75,23 +88,34 @@ struct Ours {
 
 impl Arm<Populating> for Ours {
     fn name(&self) -> &'static str {
-        if self.pool { "quire-pool" } else { "quire" }
+        match self.kind {
+            Kind::Pool => "quire-pool",
+            Kind::Anonymous => "quire",
+            Kind::Contiguous => "contiguous",
+        }
     }
 
     fn about(&self) -> &'static str {
-        if self.pool {
-            return "as `quire` where memory is populated, from a pool of huge pages that the mapping has \
-                    reserved.";
+        match self.kind {
+            Kind::Pool => {
+                "as `quire` where memory is populated, from a pool of huge pages that the mapping has reserved."
+            }
+            Kind::Anonymous => {
+                "`quire` where memory is populated: each thread calls Mm::madvise(PopulateWrite) on a hosted machine \
+                 with the measured policy. No trap, no system call, no cgroup."
+            }
+            Kind::Contiguous => {
+                "`contiguous` where memory is populated: as `quire-pool`, by string stores in runs of 8 MiB, the shape \
+                 that Linux has since 7.0 where tasks are not preempted."
+            }
         }
-        "`quire` where memory is populated: each thread calls Mm::madvise(PopulateWrite) on a hosted machine \
-         with the measured policy. No trap, no system call, no cgroup."
     }
 
     fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
         let machine = self.machines.of(case)?;
         let order =
             Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no order".to_owned()))?;
-        let pool = ours::pool_of(case.page).filter(|_| self.pool);
+        let pool = ours::pool_of(case.page).filter(|_| self.kind != Kind::Anonymous);
         let config = Config {
             folios: FolioPolicy::only(order).with_on_demand(false),
             allocator: AllocatorConfig {
@@ -124,9 +148,11 @@ impl Prepared for OursReady<'_> {
             ours::ranges(machine, false).iter().for_each(|range| mark(machine, range.frames));
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
+            let mut cleared = Cleared::begin(machine);
             if let Some(size) = self.pool {
                 ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
             }
+            cleared.before_use(machine);
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map_from(&mm, case.total(), self.pool)?;
             let meeting = Meeting::of(case.threads);
@@ -145,6 +171,7 @@ impl Prepared for OursReady<'_> {
             let mapped = leaves.iter().map(|leaf| FrameRange::new(leaf.frame, leaf.frames));
             let zeroes = mapped.map(|frames| zero_pages(machine, frames)).sum::<u64>();
             let sample = case.sample(length(&spans), mm.rss().anon + mm.rss().huge);
+            let sample = sample.counts(cleared.counts(machine, mm.root()));
             mm.switch_in();
             ours::unmap(&mm, case.total())?;
             mm.switch_out();

@@ -1,7 +1,7 @@
 //! The ways to clear, their metrics, and what all arms of a run share.
 
-use quire::arch::{ClearKernel, CpuFeatures};
-use quire::clear::ClearPolicy;
+use quire::arch::{ClearKernel, CopyKernel, CpuFeatures};
+use quire::clear::{ClearPolicy, Stretch};
 use quire::platform::TouchHint;
 
 use crate::bench::experiment::{Better, Metric};
@@ -39,6 +39,8 @@ pub(super) enum Way {
     Memset,
     /// The library's verb with its measured policy, in stretches.
     Policy(TouchHint),
+    /// As Linux 7.0 clears.
+    Contiguous,
     /// Nothing is cleared.
     Nothing,
     /// Waits as long as the policy took last, without clearing.
@@ -55,6 +57,7 @@ impl Way {
             Self::Policy(TouchHint::Soon) => "quire-soon",
             Self::Policy(TouchHint::Later) => "quire-later",
             Self::Policy(TouchHint::Unknown) => "quire",
+            Self::Contiguous => "contiguous",
             Self::Nothing => "none",
             Self::Wait => "wait",
             Self::Translate => "translate",
@@ -80,11 +83,27 @@ impl Way {
             }
             Self::Policy(TouchHint::Soon) => "as `quire`, with the hint of a fault: the memory is used soon.",
             Self::Policy(TouchHint::Later) => "as `quire`, with the hint that the memory is used later.",
+            Self::Contiguous => CONTIGUOUS_ABOUT,
             Self::Nothing => "nothing is cleared.",
             Self::Wait => "clears nothing and waits as long as `quire` took last: the effect of time alone.",
         }
     }
 }
+
+/// Linux 7.0 clears so much in one run where tasks are not preempted (`PROCESS_PAGES_NON_PREEMPT_BATCH`).
+const RUN: Stretch = match Stretch::of(8 << 20) {
+    Ok(stretch) => stretch,
+    Err(_) => panic!("a multiple of a frame"),
+};
+
+/// The policy of the arms `contiguous`.
+pub(in crate::bench::arms) fn contiguous() -> ClearPolicy {
+    ClearPolicy::only(ClearKernel::String, CopyKernel::String).with_stretch(RUN)
+}
+
+/// What the arms `contiguous` do.
+pub(in crate::bench::arms) const CONTIGUOUS_ABOUT: &str = "as `quire`, by string stores in runs of 8 MiB, the touched neighbourhood last: the shape that Linux has since \
+     7.0 where tasks are not preempted.";
 
 /// Every kernel that this processor has.
 pub(super) fn kernels() -> impl Iterator<Item = Way> {

@@ -41,7 +41,10 @@ pub fn by_kernel(subject: Subject) -> Result<Sample, Skip> {
 
 /// Populates and frees so many bytes in huge pages. What the collapse allocates is then memory that the host of a virtual
 /// machine has brought in, as all of the memory of Quire's machine is.
-fn bring_in(bytes: usize) -> Result<(), Skip> {
+///
+/// # Errors
+/// [`Skip`] if the kernel has too little memory.
+pub fn bring_in(bytes: usize) -> Result<(), Skip> {
     let refused = |error| Skip::because("memory to bring in", error);
     let region = Region::map(bytes).map_err(refused)?;
     region.advise(Advice::LinuxHugepage).map_err(refused)?;

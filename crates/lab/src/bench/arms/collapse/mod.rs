@@ -10,7 +10,7 @@ use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, DEFAULT};
 
-pub use linux::by_kernel as collapse_by_kernel;
+pub use linux::{bring_in, by_kernel as collapse_by_kernel};
 
 /// What is collapsed.
 #[derive(Clone, Copy, Debug)]

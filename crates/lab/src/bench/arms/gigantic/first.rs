@@ -18,6 +18,7 @@ use super::ground::{GIB, Shared, all_zero, mark, store, word, zeroes};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;
+use crate::bench::ours::cleared::Cleared;
 use crate::host::threads::Meeting;
 
 /// Bytes of a piece that is cleared on demand.
@@ -175,10 +176,12 @@ impl Prepared for Ready<'_> {
         machine.run_on(CpuId(0), || {
             let manager = hosted::raw::memory_manager(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
+            let mut cleared = Cleared::begin(machine);
             if let Some(size) = self.pool {
                 ours::fill_pool(&manager, size, 1)?;
             }
             while manager.zero_ahead() {}
+            cleared.before_use(machine);
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map_from(&mm, GIB, self.pool)?;
             let (meeting, over) = (Meeting::of(self.cpus), AtomicBool::new(false));
@@ -194,9 +197,12 @@ impl Prepared for Ready<'_> {
                 mm.switch_out();
                 Some(sample)
             });
+            let sample =
+                results.into_iter().flatten().next().unwrap_or_else(|| Err(Skip("no thread".to_owned())));
+            let sample = sample.map(|sample| sample.counts(cleared.counts(machine, mm.root())));
             // The exit gives back pieces that were never cleared.
             mm.exit();
-            results.into_iter().flatten().next().unwrap_or_else(|| Err(Skip("no thread".to_owned())))
+            sample
         })
     }
 }

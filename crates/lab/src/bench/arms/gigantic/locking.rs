@@ -16,9 +16,11 @@ use quire::vm::{FolioPolicy, Mm};
 
 use super::busy::{self, Busy};
 use super::ground::{Shared, all_zero, mark, word, zeroes};
-use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
+use crate::bench::arms::clear;
+use crate::bench::experiment::{Arm, Better, Counters, Metric, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;
+use crate::bench::ours::cleared::Cleared;
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::stretches::{self, Between};
 use crate::host::cycles;
@@ -88,19 +90,11 @@ enum Way {
     Only(ClearKernel),
 }
 
-/// Linux 7.0 clears so much in one run where tasks are not preempted (`PROCESS_PAGES_NON_PREEMPT_BATCH`).
-const CONTIGUOUS: Stretch = match Stretch::of(8 << 20) {
-    Ok(stretch) => stretch,
-    Err(_) => panic!("a multiple of a frame"),
-};
-
 impl Way {
     fn policy(self, measured: ClearPolicy) -> ClearPolicy {
         match self {
             Self::Pool | Self::Policy | Self::OnDemand | Self::Saving => measured,
-            Self::Contiguous => {
-                ClearPolicy::only(ClearKernel::String, CopyKernel::String).with_stretch(CONTIGUOUS)
-            }
+            Self::Contiguous => clear::contiguous(),
             Self::Only(kernel) => {
                 ClearPolicy::only(kernel, CopyKernel::String).with_stretch(measured.stretch)
             }
@@ -155,10 +149,7 @@ impl Arm<Locking> for Ours {
                 "as `quire`, with XSAVE before and XRSTOR after each run that uses vector registers: more than a \
                  kernel pays that restores them only when it returns to the program."
             }
-            Way::Contiguous => {
-                "as `quire`, by string stores in runs of 8 MiB, the touched neighbourhood last: the shape that \
-                 Linux has since 7.0 where tasks are not preempted."
-            }
+            Way::Contiguous => clear::CONTIGUOUS_ABOUT,
             Way::Only(ClearKernel::Movnti) => {
                 "as `quire`, by non-temporal stores without vector registers only."
             }
@@ -212,20 +203,23 @@ struct Pass {
     points: u64,
     /// The longest wait of a busy thread; 0 without one.
     others_waited: f64,
+    /// What was cleared, as counts.
+    cleared: Counters,
 }
 
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         if self.case.loaded {
             let pass = self.pass(Points::Shared)?;
-            return Ok(self.case.sample(pass.nanoseconds, pass.zeroes)?.metric(WAITED, pass.others_waited));
+            let sample = self.case.sample(pass.nanoseconds, pass.zeroes)?.counts(pass.cleared);
+            return Ok(sample.metric(WAITED, pass.others_waited));
         }
         let pass = self.pass(Points::Idle)?;
         // Reading the clock at each point would be most of the time where points are close together.
         let watched = (0..WATCHED).map(|_| self.pass(Points::Watched)).collect::<Result<Vec<_>, _>>()?;
         let points = watched[0].points;
         let passes: Vec<_> = watched.into_iter().map(|pass| pass.stretches).collect();
-        let sample = self.case.sample(pass.nanoseconds, pass.zeroes)?;
+        let sample = self.case.sample(pass.nanoseconds, pass.zeroes)?.counts(pass.cleared);
         let sample = sample.metric(LONGEST, stretches::longest_again(&passes).unwrap_or_default());
         let sample = sample.metric(DISTURBED, stretches::longest(&passes[0]).unwrap_or_default());
         Ok(sample.metric(IDLE, longest_idle(pass.nanoseconds)).count("points", points))
@@ -256,9 +250,11 @@ impl Ready<'_> {
             let manager =
                 hosted::raw::memory_manager(&scheduled, &ours::ranges(machine, false), &self.config)
                     .map_err(|error| said(&error))?;
+            let mut cleared = Cleared::begin(machine);
             if let Some(size) = self.pool {
                 ours::fill_pool(&manager, size, (case.total() / case.page) as u64)?;
             }
+            cleared.before_use(machine);
             // Filling a pool passes points too.
             let before = scheduled.passed();
             let mm = manager.new_mm().map_err(|error| said(&error))?;
@@ -276,11 +272,12 @@ impl Ready<'_> {
             mm.switch_in();
             let start = |at: usize| ours::START.add(at as u64);
             let zeroes = zeroes(0, case.total(), |at| word(machine, start(at)));
+            let cleared = cleared.counts(machine, mm.root());
             ours::unmap(&mm, case.total())?;
             mm.switch_out();
             mm.exit();
             let nanoseconds = busy::length(&spans);
-            Ok(Pass { nanoseconds, zeroes, stretches, points, others_waited })
+            Ok(Pass { nanoseconds, zeroes, stretches, points, others_waited, cleared })
         })
     }
 }

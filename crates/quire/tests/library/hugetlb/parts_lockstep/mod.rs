@@ -23,7 +23,7 @@ use quire::vm::CollapseSteps;
 
 use crate::hugetlb::world::{BASE, HUGE, Space, info};
 use model::{Mapping, Model, Places, Slot, cells_of};
-use testkit::{long, ranges_of, seed};
+use testkit::{long, ranges_of, runs, seed};
 use verbs::{Both, Piece, RealSpace};
 
 const PAGE: u64 = 4096;
@@ -234,39 +234,39 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
     });
 }
 
-/// So many runs of a configuration; thirty times as many in a long run.
-fn agree(descriptors: DescriptorPolicy, counts: CountScheme, runs: u64) {
+/// A run of a configuration, of so many steps; thirty of 250 in a long run.
+fn agree(descriptors: DescriptorPolicy, counts: CountScheme, steps: u32) {
     let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
     let config = Config { allocator, descriptors, ..Config::default() };
     let first = seed(descriptors as u64 * 1000 + counts as u64 * 100);
-    let times = if long() { 30 } else { 1 };
-    for seed in first..first + runs * times {
-        lockstep(&config, seed, 250);
+    let steps = if long() { 250 } else { steps };
+    for seed in first..first + runs(1) {
+        lockstep(&config, seed, steps);
     }
 }
 
 #[test]
 fn parts_and_model_agree() {
-    agree(DescriptorPolicy::InBlock, CountScheme::Dense, 3);
+    agree(DescriptorPolicy::InBlock, CountScheme::Dense, 250);
 }
 
 #[test]
 fn parts_and_model_agree_with_all_descriptors_there() {
-    agree(DescriptorPolicy::Full, CountScheme::Dense, 1);
+    agree(DescriptorPolicy::Full, CountScheme::Dense, 100);
 }
 
 #[test]
 fn parts_and_model_agree_over_a_window_page_by_page() {
-    agree(DescriptorPolicy::PerPage, CountScheme::Dense, 1);
+    agree(DescriptorPolicy::PerPage, CountScheme::Dense, 100);
 }
 
 #[test]
 fn parts_and_model_agree_over_a_window_in_batches() {
-    agree(DescriptorPolicy::Batched, CountScheme::Dense, 1);
+    agree(DescriptorPolicy::Batched, CountScheme::Dense, 100);
 }
 
 #[test]
 fn parts_and_model_agree_with_a_number_for_each_frame() {
-    agree(DescriptorPolicy::InBlock, CountScheme::PerFrame, 1);
-    agree(DescriptorPolicy::Full, CountScheme::PerFrame, 1);
+    agree(DescriptorPolicy::InBlock, CountScheme::PerFrame, 100);
+    agree(DescriptorPolicy::Full, CountScheme::PerFrame, 100);
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::interrupts;
 
+use crate::boot::command;
 use crate::cpu::registers::Registers;
 use crate::device::exit::{Outcome, exit};
 use crate::device::serial::log;
@@ -14,11 +15,13 @@ use crate::files::context::FsContext;
 use crate::files::mount;
 use crate::files::table::FileTable;
 use crate::files::tty;
+use crate::files::walk::{Follow, Walk};
 use crate::ipc;
 use crate::memory::failures;
 use crate::memory::manager::{self, Balance};
 use crate::observe;
 use crate::program::image::ProgramFile;
+use crate::selftest;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
@@ -74,7 +77,8 @@ pub extern "C" fn supervise() -> ! {
 }
 
 fn run_command() -> Outcome {
-    let (path, strings) = crate::boot::command::command();
+    selftest::fail_if_wanted();
+    let (path, strings) = command::command();
     if let Err(errno) = start(&path, strings) {
         log!("cannot run {}: {errno}", path.escape_ascii());
         return Outcome::NotStarted(errno);
@@ -125,7 +129,20 @@ extern "C" fn first_program() -> ! {
     sched::end_task()
 }
 
+/// Enters the directory that the command starts in.
+fn enter_directory() -> Result<(), Errno> {
+    let Some(path) = command::directory() else { return Ok(()) };
+    let fs = sched::current_ref().process.fs.lock().clone().ok_or(Errno::ENOENT)?;
+    let places = fs.places();
+    let walk = Walk { root: places.root, base: places.current, follow: Follow::Always, resolve: 0 };
+    let place = walk.find(path)?.existing()?;
+    place.node().directory()?;
+    fs.set_current(place);
+    Ok(())
+}
+
 fn execute() -> Result<(), Errno> {
     let (path, strings) = COMMAND.lock().take().expect("set before the launch");
+    enter_directory()?;
     exec::execute(&sched::current(), ProgramFile::open(&path)?, strings)
 }

@@ -54,12 +54,16 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 }
 
 fn show_cause(info: &PanicInfo<'_>) {
-    let (rip, rbp): (u64, u64);
-    // SAFETY: X7: the instruction reads the frame pointer alone.
-    unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
-    rip = read_rip().as_u64();
+    let (rsp, rbp): (u64, u64);
+    // SAFETY: X7: the instructions read two registers.
+    unsafe {
+        asm!("mov {}, rsp", "mov {}, rbp", out(reg) rsp, out(reg) rbp, options(nomem, nostack, preserves_flags));
+    }
+    let rip = read_rip().as_u64();
     log!("panic on CPU {}", OWNER.load(Ordering::Relaxed));
     log!("{info}");
+    // Of the other registers a trap tells in its message. In a panic the compiler has used them since.
+    log!("rip {rip:#x} rsp {rsp:#x} rbp {rbp:#x}");
     log!("cr2 {:#x} cr3 {:#x}", Cr2::read_raw(), Cr3::read().0.start_address());
     log!("cr0 {:?} cr4 {:?}", Cr0::read(), Cr4::read());
     backtrace(rip, rbp);

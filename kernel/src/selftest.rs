@@ -1,10 +1,12 @@
-//! Checks of the kernel itself, chosen by its option `selftest=shootdown`.
+//! Checks of the kernel itself, chosen by its option `selftest`. `panic` and `trap` make it fail, as a test of what a
+//! failure shows.
 //!
-//! The first CPU changes an address space, and all CPUs look at it right after that: what was unmapped must fault,
+//! With `shootdown`, the first CPU changes an address space, and all CPUs look at it right after that: what was unmapped must fault,
 //! what was made read-only must not be written, and what was moved must be gone from its old place. Each CPU has
 //! used the old translation just before, so it sees the change only because of the flush.
 
 use alloc::sync::Arc;
+use core::arch::asm;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use quire::addr::VirtAddr;
@@ -25,6 +27,8 @@ use crate::sync::Mutex;
 const ROUNDS: u64 = 1000;
 /// A value that no memory holds by chance.
 const MARK: u64 = 0x5175_6972_6500_0000;
+/// An address of no memory.
+const UNMAPPED: u64 = 0x10;
 
 /// What all CPUs do with one word of the address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +69,22 @@ static IS_WANTED: Once<bool> = Once::new();
 /// Whether a check is asked for. Called before the other CPUs start.
 pub fn wanted() -> bool {
     *IS_WANTED.call_once(|| command::option("selftest") == Some("shootdown"))
+}
+
+/// Fails if the option says so, in a task, as an error of the kernel would.
+pub fn fail_if_wanted() {
+    match command::option("selftest") {
+        Some("panic") => panic!("a panic on purpose"),
+        Some("trap") => trap(),
+        _ => {}
+    }
+}
+
+/// Stores to an address that nothing maps, with a mark in a register.
+#[inline(never)]
+fn trap() {
+    // SAFETY: X7: the kernel's own tables map nothing at this address, so the store faults and changes nothing.
+    unsafe { asm!("mov byte ptr [{}], 0", in(reg) UNMAPPED, in("r15") MARK, options(nostack)) };
 }
 
 /// Runs the check on the first CPU.

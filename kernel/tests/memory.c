@@ -177,8 +177,12 @@ int main(int count, char **arguments)
         return heap();
     if (!strcmp(name, "aligned") && count > 2)
         return aligned(arguments[2]);
-    if (!strcmp(name, "stack"))
+    if (!strcmp(name, "stack")) {
+        /* Programs keep marks in the bits of addresses that four levels of page tables leave free. */
+        if ((uintptr_t)&count >> 47)
+            return 2;
         return stack(400) != 0;
+    }
     if (!strcmp(name, "overflow"))
         return overflow((volatile char *)name);
     if (!strcmp(name, "null"))

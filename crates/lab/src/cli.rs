@@ -19,8 +19,9 @@ Exit codes:
   1        the work failed, or `replay --check` found a divergence
   2        the command line is wrong
   3        `replay --check` stopped at a gap in a trace and found no divergence
+  123      the kernel of `boot` failed
   124      the time that `boot` gave the program ran out
-  125      `record`, `advise` or `verify` could not record, or the kernel of `boot` failed
+  125      `record`, `advise` or `verify` could not record, or `boot` could not run its kernel
   126      `record`, `advise`, `verify` or `boot` could not execute the program
   127      `record`, `advise`, `verify` or `boot` did not find the program
   128 + N  signal N ended the program under `record` or `boot`

@@ -2,7 +2,8 @@
 //!
 //! It stands in the initial RAM disk, in files of strings that each end with a zero byte: `.quire/arguments` and
 //! `.quire/environment`, and in `.quire/program` the path to execute. Without them it is the kernel's command line,
-//! after a word `--` if there is one.
+//! after a word `--` if there is one. `.quire/directory` and `.quire/terminal` say where the command starts, and how
+//! large its terminal is.
 
 use alloc::vec::Vec;
 
@@ -15,7 +16,7 @@ use crate::task::exec::Strings;
 /// What runs if nothing else is asked for.
 const DEFAULT: &str = "/bin/busybox echo hello";
 
-static LINE: Once<&'static str> = Once::new();
+static LINE: Once<&'static [u8]> = Once::new();
 
 /// Remembers the kernel's command line.
 pub fn remember(info: BootInfo) {
@@ -23,13 +24,26 @@ pub fn remember(info: BootInfo) {
 }
 
 /// The kernel's command line.
-pub fn line() -> &'static str {
-    LINE.get().copied().unwrap_or("")
+pub fn line() -> &'static [u8] {
+    LINE.get().copied().unwrap_or_default()
 }
 
-/// What of a command line is for the kernel.
-pub fn options(line: &str) -> &str {
-    line.split_once(" -- ").map_or(line, |(options, _)| options)
+/// What of a command line is for the kernel, and what is for the program: the words behind the first word `--`.
+fn parts(line: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut at = 0;
+    for word in line.split(|&byte| byte == b' ') {
+        let end = at + word.len();
+        if word == b"--" {
+            return (&line[..at], Some(line.get(end + 1..).unwrap_or_default()));
+        }
+        at = end + 1;
+    }
+    (line, None)
+}
+
+/// What of a command line is for the kernel. Words of the program need not be text; options are.
+pub fn options(line: &[u8]) -> &str {
+    parts(line).0.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
 /// The value of the option `NAME=VALUE` of the kernel.
@@ -38,7 +52,7 @@ pub fn option(name: &str) -> Option<&'static str> {
 }
 
 /// The value of the option in a command line.
-pub fn option_of<'l>(line: &'l str, name: &str) -> Option<&'l str> {
+pub fn option_of<'l>(line: &'l [u8], name: &str) -> Option<&'l str> {
     options(line).split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
@@ -53,10 +67,23 @@ pub fn command() -> (Vec<u8>, Strings) {
     (program, strings)
 }
 
+/// The directory that the command starts in, if it is another than the root.
+pub fn directory() -> Option<&'static [u8]> {
+    initramfs::find(".quire/directory").map(|file| file.bytes).filter(|path| !path.is_empty())
+}
+
+/// The rows and columns of the user's terminal, if there is one whose size is known.
+pub fn terminal_size() -> Option<[u16; 2]> {
+    let text = str::from_utf8(initramfs::find(".quire/terminal")?.bytes).ok()?;
+    let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().ok().filter(|&size| size > 0));
+    Some([numbers.next()??, numbers.next()??])
+}
+
 fn words_of_line() -> Vec<Vec<u8>> {
-    let line = line().split_once("-- ").map_or(line(), |(_, command)| command);
-    let line = if line.trim().is_empty() { DEFAULT } else { line };
-    line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
+    let (all, words) = parts(line());
+    let words = words.unwrap_or(all);
+    let words = if words.trim_ascii().is_empty() { DEFAULT.as_bytes() } else { words };
+    words.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
 fn strings_of(path: &str) -> Option<Vec<Vec<u8>>> {

@@ -9,10 +9,10 @@ unsafe extern "C" {
     safe static boot_five_levels: u8;
 }
 
-/// Whether the command line asks for five levels and the processor has them.
-pub fn wanted(command_line: &str) -> bool {
-    super::command::option_of(command_line, "la57") == Some("on")
-        && crate::cpu::features::can_have_five_levels()
+/// Whether the processor has five levels, and the option `la57=off` does not forbid them.
+pub fn wanted(command_line: &[u8]) -> bool {
+    crate::cpu::features::can_have_five_levels()
+        && super::command::option_of(command_line, "la57") != Some("off")
 }
 
 /// Whether they are on.

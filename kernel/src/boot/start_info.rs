@@ -82,14 +82,14 @@ impl BootInfo {
         usable.map(|entry| PhysBytes { start: PhysAddr(entry.start), bytes: entry.bytes })
     }
 
-    /// The kernel's command line; empty if it is no UTF-8.
-    pub fn command_line(self) -> &'static str {
+    /// The kernel's command line. It has words of the program, which need not be text.
+    pub fn command_line(self) -> &'static [u8] {
         if self.info.command_line == 0 {
-            return "";
+            return b"";
         }
         let line = core::ptr::with_exposed_provenance(self.map + self.info.command_line as usize);
         // SAFETY: X1: the loader passes a string that ends by a zero byte.
-        unsafe { CStr::from_ptr(line) }.to_str().unwrap_or("")
+        unsafe { CStr::from_ptr(line) }.to_bytes()
     }
 
     /// What of the loader's data is read after the memory manager has started: the kernel's command line, the

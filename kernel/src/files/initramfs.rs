@@ -131,7 +131,11 @@ fn field(header: &[u8], index: usize) -> Option<usize> {
     digits.iter().try_fold(0, |value, &digit| Some(value << 4 | char::from(digit).to_digit(16)? as usize))
 }
 
+/// A path without what stands for the root. The dot of a hidden file is part of its name.
 fn trim(path: &[u8]) -> &[u8] {
-    let path = path.strip_prefix(b".").unwrap_or(path);
-    path.strip_prefix(b"/").unwrap_or(path)
+    match path {
+        b"." => b"",
+        [b'.', b'/', rest @ ..] | [b'/', rest @ ..] => rest,
+        _ => path,
+    }
 }

@@ -17,11 +17,20 @@ pub(super) fn add(list: &mut List) {
     list.text("/proc/version", |out| {
         writeln!(out, "{} version {} ({})", VERSION.system, VERSION.release, VERSION.build)
     });
-    list.text("/proc/cmdline", |out| writeln!(out, "{}", command::line()));
+    list.text("/proc/cmdline", command_line);
     list.text("/proc/uptime", uptime);
     list.text("/proc/loadavg", loadavg);
     list.text("/proc/stat", stat);
     list.text("/proc/interrupts", interrupts);
+}
+
+/// Words of the program need not be text.
+fn command_line(out: &mut dyn Write) -> fmt::Result {
+    for chunk in command::line().utf8_chunks() {
+        write!(out, "{}", chunk.valid())?;
+        chunk.invalid().iter().try_for_each(|byte| write!(out, "\\x{byte:02x}"))?;
+    }
+    writeln!(out)
 }
 
 /// Seconds since the start, and the sum of the seconds in which CPUs were idle.

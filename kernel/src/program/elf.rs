@@ -6,7 +6,7 @@ use core::ops::Range;
 use object::LittleEndian as LE;
 use object::elf::{
     EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X, PT_GNU_STACK, PT_INTERP, PT_LOAD,
-    ProgramHeader64,
+    ProgramFlags, ProgramHeader64,
 };
 use object::pod;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -99,7 +99,7 @@ impl<'f> Elf<'f> {
     /// address, it puts instructions there.
     pub fn wants_executable_stack(&self) -> bool {
         let last = self.segments.iter().rfind(|segment| segment.p_type(LE) == PT_GNU_STACK);
-        last.is_some_and(|segment| segment.p_flags(LE) & PF_X != 0)
+        last.is_some_and(|segment| segment.p_flags(LE).0 & PF_X.0 != 0)
     }
 
     /// Maps the segments. A file that can stand anywhere stands at `base`, or as far below it as its alignment asks
@@ -132,8 +132,8 @@ impl<'f> Elf<'f> {
     }
 
     /// From the first byte of the segments with this right to the last one that stands in the file.
-    fn span(&self, bias: u64, right: u32) -> Range<VirtAddr> {
-        let segments = || self.loads().filter(|segment| segment.p_flags(LE) & right != 0);
+    fn span(&self, bias: u64, right: ProgramFlags) -> Range<VirtAddr> {
+        let segments = || self.loads().filter(|segment| segment.p_flags(LE).0 & right.0 != 0);
         let at = |addr: Option<u64>| VirtAddr(addr.unwrap_or(0).wrapping_add(bias));
         let start = at(segments().map(|segment| segment.p_vaddr(LE)).min());
         let ends = segments().map(|segment| segment.p_vaddr(LE).saturating_add(segment.p_filesz(LE)));
@@ -222,8 +222,8 @@ fn zero(space: &Space, from: VirtAddr, to: VirtAddr) -> Result<(), Errno> {
     UserMemory::of(space).write(from, &zeroes[..bytes])
 }
 
-fn protection(flags: u32) -> Protection {
+fn protection(flags: ProgramFlags) -> Protection {
     let rights = [(PF_R, Protection::READ), (PF_W, Protection::WRITE), (PF_X, Protection::EXEC)];
-    let granted = rights.into_iter().filter(|&(flag, _)| flags & flag != 0);
+    let granted = rights.into_iter().filter(|&(flag, _)| flags.0 & flag.0 != 0);
     granted.fold(Protection::NONE, |all, (_, right)| all | right)
 }

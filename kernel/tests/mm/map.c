@@ -26,14 +26,14 @@ static void mmap_errors(void)
     FAILS(EINVAL, try_map(0, 2 * MIB, RW, ANON | MAP_HUGETLB | 31u << HUGE_SHIFT, -1, 0));
     FAILS(ENOMEM, try_map(0, -1UL, RW, ANON, -1, 0));
     FAILS(ENOMEM, try_map(0, 1UL << 47, RW, ANON | MAP_NORESERVE, -1, 0));
-    FAILS(ENOMEM, try_map((void *)(1UL << 47), PAGE, RW, ANON | MAP_FIXED, -1, 0));
+    FAILS(ENOMEM, try_map((void *)(1UL << 56), PAGE, RW, ANON | MAP_FIXED, -1, 0));
     FAILS(EPERM, try_map((void *)0, PAGE, RW, ANON | MAP_FIXED, -1, 0) == (void *)0 ? (errno = EPERM, -1) : -1);
     FAILS(EBADF, try_map(0, PAGE, RW, MAP_PRIVATE, 77, 0));
     FAILS(EBADF, try_map(0, 0, RW, MAP_PRIVATE, 77, 0));
     FAILS(EINVAL, munmap((void *)1, PAGE));
     FAILS(EINVAL, munmap((void *)PAGE, 0));
     FAILS(EINVAL, munmap((void *)PAGE, -1UL));
-    FAILS(EINVAL, munmap((void *)(1UL << 47), PAGE));
+    FAILS(EINVAL, munmap((void *)(1UL << 56), PAGE));
 }
 
 /* Files that are open for reading. */

@@ -15,6 +15,8 @@ use quire::platform::{Context, FramePlatform};
 use classes::{Classes, SIZES, class_of};
 
 const FRAME: usize = FRAME_SIZE as usize;
+/// No base of a direct map, which is a multiple of a frame.
+const NO_BASE: usize = 1;
 
 /// A global allocator ([`GlobalAlloc`]) on a page allocator of Quire.
 ///
@@ -52,7 +54,8 @@ const FRAME: usize = FRAME_SIZE as usize;
 /// alignment up to that is served. Requests that the direct map cannot align fail.
 pub struct Heap<P: FramePlatform + 'static> {
     pages: AtomicPtr<PageAllocator<'static, P>>,
-    /// The address of physical address 0 in the direct map, which need not be in the map itself.
+    /// The address of physical address 0 in the direct map, which need not be in the map itself; [`NO_BASE`] before
+    /// [`init`](Self::init).
     base: AtomicUsize,
     classes: Classes,
     /// Objects that interrupts freed, one list for each class.
@@ -78,7 +81,7 @@ impl<P: FramePlatform> Heap<P> {
     pub const fn new() -> Self {
         Self {
             pages: AtomicPtr::new(ptr::null_mut()),
-            base: AtomicUsize::new(0),
+            base: AtomicUsize::new(NO_BASE),
             classes: Classes::new(),
             deferred: [const { AtomicPtr::new(ptr::null_mut()) }; SIZES.len()],
         }
@@ -89,15 +92,18 @@ impl<P: FramePlatform> Heap<P> {
     /// # Errors
     /// [`AllocError::OutOfMemory`] when not even one frame is there.
     pub fn init(&self, pages: &'static PageAllocator<'static, P>) -> Result<(), AllocError> {
+        if self.base.load(Ordering::Relaxed) != NO_BASE {
+            return Ok(());
+        }
         let folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
         let start = folio.frame().addr();
         let base = pages.platform().direct_map(start).addr().wrapping_sub(start.0 as usize);
         let freed = pages.free(folio);
         debug_assert_eq!(freed, Ok(()), "the frame was just handed out");
-        self.base.store(base, Ordering::Relaxed);
-        let (none, some) = (ptr::null_mut(), ptr::from_ref(pages).cast_mut());
-        // A CPU that sees the pointer sees the base too. Every caller of `init` computes the same base.
-        let _ = self.pages.compare_exchange(none, some, Ordering::Release, Ordering::Relaxed);
+        // One caller alone stores both, and a CPU that sees the pointer sees the base too.
+        if self.base.compare_exchange(NO_BASE, base, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.pages.store(ptr::from_ref(pages).cast_mut(), Ordering::Release);
+        }
         Ok(())
     }
 

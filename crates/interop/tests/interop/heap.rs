@@ -112,6 +112,21 @@ fn blocks_of_all_sizes_and_alignments_keep_their_contents() {
     });
 }
 
+/// Invariant E2: a later call has no effect, whatever machine its memory is of, and needs none.
+#[test]
+fn a_heap_keeps_its_first_memory() {
+    with_pages(1, |machine, pages| {
+        let heap = TestHeap::new();
+        heap.init(pages).unwrap();
+        with_pages(1, |_, others| heap.init(others).unwrap());
+        let layout = Layout::from_size_align(8192, 8).unwrap();
+        Block::alloc(&heap, layout, 1, false).free(&heap);
+        machine.set_failures(FailurePlan::Nth(0));
+        heap.init(pages).unwrap();
+        machine.set_failures(FailurePlan::Off);
+    });
+}
+
 /// Invariants E1 and E3.
 #[test]
 fn several_cpus_share_a_heap() {

@@ -26,7 +26,7 @@ use crate::output::parse_bytes;
 /// at its end.
 ///
 /// The exit code is the program's, or 128 + N after signal N. It is 127 when the program was not found, 126
-/// when it could not be executed, 124 when the time ran out, and 125 when the kernel failed or could not be
+/// when it could not be executed, 124 when the time ran out, 123 when the kernel failed, and 125 when it could not be
 /// run. A kernel that fails shows its log: the message, registers, the functions that were running, and the
 /// allocator's state.
 #[derive(Clone, Debug, clap::Args)]

@@ -2,7 +2,9 @@
 
 use std::process::ExitStatus;
 
-/// The exit code when the kernel failed or could not be run.
+/// The exit code when the kernel failed: a panic, a leak, or structures that contradict each other.
+const KERNEL_FAILED: u8 = 123;
+/// The exit code when the kernel could not be run to its end.
 pub(super) const FAILED: u8 = 125;
 /// The exit code when the time ran out, as of `timeout`.
 pub(super) const TIMED_OUT: u8 = 124;
@@ -68,7 +70,8 @@ impl End {
             End::Killed(signal) => signal.saturating_add(128),
             End::NotStarted(Some(error)) if error == "ENOENT" => 127,
             End::NotStarted(_) => 126,
-            End::KernelFailed | End::Unsaid => FAILED,
+            End::KernelFailed => KERNEL_FAILED,
+            End::Unsaid => FAILED,
         }
     }
 }

@@ -26,7 +26,12 @@ const SOON: Duration = Duration::from_secs(2);
 /// The kernel's ELF file: the given one, that of the variable, or the one that is built from the source
 /// beside this package. `checks` builds it with the library's debug checks.
 pub(super) fn find(given: Option<&Path>, checks: bool) -> Result<PathBuf, BootError> {
-    let named = given.map(Path::to_owned).or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
+    let variable = env::var_os(VARIABLE).map(PathBuf::from);
+    if checks && variable.is_some() {
+        let text = format!("`--checks` builds a kernel, and {VARIABLE} names another; unset it");
+        return Err(BootError::Options(text));
+    }
+    let named = given.map(Path::to_owned).or(variable);
     if let Some(path) = named {
         readable(&path)?;
         return Ok(path);

@@ -139,7 +139,9 @@ impl Machine {
         let device = if self.model == Model::Microvm { "virtio-blk-device" } else { "virtio-blk-pci" };
         for (number, disk) in self.disks.iter().enumerate() {
             let mut drive = OsString::from(format!("if=none,format=raw,id=disk{number},file="));
-            drive.push(escaped(disk));
+            // QEMU takes what precedes a colon for a protocol, but not behind a slash.
+            let path = std::path::absolute(disk).unwrap_or_else(|_| disk.clone());
+            drive.push(escaped(&path));
             all.option("-drive", drive);
             all.option("-device", format!("{device},drive=disk{number}"));
         }

@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal as NixSignal;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
@@ -18,6 +19,7 @@ use signal_hook::iterator::Signals;
 use super::error::BootError;
 use super::log::Log;
 use super::terminal::{self, Raw};
+use crate::record::is_left_ignored;
 
 /// The emulator's name.
 pub(super) const QEMU: &str = "qemu-system-x86_64";
@@ -25,21 +27,22 @@ pub(super) const QEMU: &str = "qemu-system-x86_64";
 const QUIET_START: Duration = Duration::from_secs(1);
 
 /// What ends a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Event {
     /// QEMU has closed its log, or its output has been shown to its end.
     Ended,
     /// The command got this signal.
     Signal(i32),
-    /// The reader of standard output has gone.
-    ClosedPipe,
+    /// Standard output takes nothing more.
+    Unwritten(io::Error),
 }
 
 /// How the run was stopped, if it did not end by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Stopped {
     TimeOut,
     Signal(i32),
+    Unwritten(io::Error),
 }
 
 /// What is left of a run.
@@ -77,10 +80,11 @@ pub(super) fn run(
     ran
 }
 
-/// Starts QEMU, between two pipes. It ends when this thread does, so that no guest is left behind.
+/// Starts QEMU, between two pipes. It ends when this thread does, so that no guest is left behind. It has a process
+/// group of its own: what a terminal sends to its group is this command's to judge.
 fn start(arguments: Vec<OsString>) -> Result<Child, BootError> {
     let mut command = Command::new(QEMU);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     // SAFETY: C2: the closure makes one system call; it neither allocates nor takes a lock.
     unsafe {
         command.pre_exec(|| set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from));
@@ -91,10 +95,11 @@ fn start(arguments: Vec<OsString>) -> Result<Child, BootError> {
     })
 }
 
-/// Passes signals on as events until the handle is closed.
+/// Passes signals on as events until the handle is closed. A hangup that `nohup` ignores stays ignored.
 fn watch_signals(events: Sender<Event>) -> Result<signal_hook::iterator::Handle, BootError> {
-    let mut signals =
-        Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(BootError::system("watching signals"))?;
+    let hangup = (!is_left_ignored(NixSignal::SIGHUP)).then_some(SIGHUP);
+    let watched = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(hangup);
+    let mut signals = Signals::new(watched).map_err(BootError::system("watching signals"))?;
     let handle = signals.handle();
     thread::spawn(move || signals.forever().for_each(|signal| _ = events.send(Event::Signal(signal))));
     Ok(handle)
@@ -116,7 +121,7 @@ fn follow(
     let (shown, is_up) = (events.clone(), ready.clone());
     // No thread joins this one: it may wait for ever for a reader of standard output that takes nothing.
     thread::spawn(move || {
-        let outcome = show_output(output, &is_up).map_or(Event::ClosedPipe, |()| Event::Ended);
+        let outcome = show_output(output, &is_up).map_or_else(Event::Unwritten, |()| Event::Ended);
         let _ = shown.send(outcome);
     });
     thread::scope(|scope| {
@@ -147,7 +152,10 @@ fn wait(timeout: Option<Duration>, arrived: &Receiver<Event>) -> Option<Stopped>
         match next() {
             Ok(Event::Ended) => {}
             Ok(Event::Signal(signal)) => return Some(Stopped::Signal(signal)),
-            Ok(Event::ClosedPipe) => return Some(Stopped::Signal(SIGPIPE)),
+            Ok(Event::Unwritten(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Some(Stopped::Signal(SIGPIPE));
+            }
+            Ok(Event::Unwritten(error)) => return Some(Stopped::Unwritten(error)),
             Err(RecvTimeoutError::Timeout) => return Some(Stopped::TimeOut),
             Err(RecvTimeoutError::Disconnected) => return None,
         }

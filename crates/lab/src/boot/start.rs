@@ -4,8 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::end::{End, TIMED_OUT};
 use super::error::BootError;
@@ -43,9 +46,8 @@ pub(super) fn boot(options: &Options) -> Result<u8, BootError> {
     })?;
     need_qemu()?;
     let kernel = kernel::find(options.kernel.as_deref(), options.checks)?;
-    let folder = tempfile::tempdir().map_err(BootError::system("making a temporary directory"))?;
-    let archive = options.keep.clone().unwrap_or_else(|| folder.path().join("initramfs"));
-    write(&image, &archive)?;
+    let archive = Archive::create(options.keep.as_deref())?;
+    archive.fill(&image)?;
 
     // A kernel that takes the program's words from its command line follows no links.
     let mut words = options.command.clone();
@@ -53,11 +55,11 @@ pub(super) fn boot(options: &Options) -> Result<u8, BootError> {
     let settings = Settings { kernel: &kernel, verbose: options.verbose, timeout: options.timeout };
     let ran = run::run(settings, |log| {
         let has_keys = rustix::termios::isatty(rustix::stdio::stdin());
-        options.machine.arguments(&Channels { kernel: &kernel, archive: &archive, log, has_keys }, &words)
+        options
+            .machine
+            .arguments(&Channels { kernel: &kernel, archive: &archive.path, log, has_keys }, &words)
     })?;
-    // A signal may end this process, and would leave the archive behind.
-    drop(folder);
-    Ok(tell(&ran, &kernel, options))
+    tell(ran, &kernel, options)
 }
 
 /// Says what is missing before a kernel is built in vain.
@@ -67,25 +69,49 @@ fn need_qemu() -> Result<(), BootError> {
     exists.then_some(()).ok_or(BootError::NoQemu { program: QEMU })
 }
 
-fn write(image: &Image, path: &Path) -> Result<(), BootError> {
-    let not_written = |source| BootError::NotWritten { path: quoted(path).to_string(), source };
-    let mut out = BufWriter::new(File::create(path).map_err(not_written)?);
-    image.write(&mut out)?;
-    out.flush().map_err(not_written)
+/// The file of the guest's files. Without a name of the user's it has none: whatever ends this process, nothing is left.
+struct Archive {
+    file: File,
+    /// Where QEMU, which has the descriptor too, opens it.
+    path: PathBuf,
+    /// What the user is told.
+    name: String,
+}
+
+impl Archive {
+    fn create(kept: Option<&Path>) -> Result<Archive, BootError> {
+        let (name, file) = match kept {
+            Some(path) => (quoted(path).to_string(), File::create(path)),
+            None => (format!("in {}", quoted(&env::temp_dir())), tempfile::tempfile()),
+        };
+        let file = file.map_err(|source| BootError::NotWritten { path: name.clone(), source })?;
+        fcntl_setfd(&file, FdFlags::empty()).map_err(BootError::system("passing the archive on"))?;
+        let of_descriptor = || format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+        let path = kept.map_or_else(of_descriptor, Path::to_owned);
+        Ok(Archive { file, path, name })
+    }
+
+    fn fill(&self, image: &Image) -> Result<(), BootError> {
+        let not_written = |source| BootError::NotWritten { path: self.name.clone(), source };
+        let mut out = BufWriter::new(&self.file);
+        image.write(&mut out, not_written)?;
+        out.flush().map_err(not_written)
+    }
 }
 
 /// Says what went wrong, if anything did, and returns the exit code.
-fn tell(ran: &Ran, kernel: &Path, options: &Options) -> u8 {
+fn tell(ran: Ran, kernel: &Path, options: &Options) -> Result<u8, BootError> {
     match ran.stopped {
         Some(Stopped::TimeOut) => {
             say("quire: the time ran out");
-            return TIMED_OUT;
+            return Ok(TIMED_OUT);
         }
         Some(Stopped::Signal(signal)) => {
             // Returns only if the signal is ignored.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
-            return 128 + signal as u8;
+            return Ok(128 + signal as u8);
         }
+        Some(Stopped::Unwritten(error)) => return Err(BootError::system("writing standard output")(error)),
         None => {}
     }
     let end = End::of(ran.log.end.as_deref(), ran.status);
@@ -100,5 +126,5 @@ fn tell(ran: &Ran, kernel: &Path, options: &Options) -> u8 {
         End::NotStarted(None) => say(format_args!("quire: cannot start {program}")),
         End::Exited(_) | End::Killed(_) => {}
     }
-    end.exit_code()
+    Ok(end.exit_code())
 }

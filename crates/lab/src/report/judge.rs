@@ -39,12 +39,22 @@ pub struct Run<'a> {
 pub struct Verdict<'a> {
     pub case: &'a str,
     pub run: Run<'a>,
-    /// The bounded value of each launch, and whether it meets the bound.
-    pub launches: Vec<(f64, bool)>,
+    /// The launches that have the bounded value.
+    pub launches: Vec<Judged>,
     /// The unit of the value; none for a ratio or a count.
     pub unit: Option<&'a str>,
     /// The largest value counts.
     worst: bool,
+}
+
+/// The bounded value of one launch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// The number of the launch in its run.
+    pub launch: usize,
+    pub value: f64,
+    /// Whether it meets the bound.
+    pub is_met: bool,
 }
 
 /// A figure in which another arm is faster.
@@ -195,8 +205,11 @@ pub fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
     let mut verdicts = Vec::new();
     for case in measured.cases.iter().filter(|case| goal.is_for(case.name)) {
         let launches = 0..case.run.results.header.launches.len();
-        let values = launches.filter_map(|launch| case.run.value(goal, case.name, launch));
-        let launches: Vec<(f64, bool)> = values.map(|value| (value, goal.bound.is_met_by(value))).collect();
+        let judged = |launch| {
+            let value = case.run.value(goal, case.name, launch)?;
+            Some(Judged { launch, value, is_met: goal.bound.is_met_by(value) })
+        };
+        let launches: Vec<Judged> = launches.filter_map(judged).collect();
         let unit = match (goal.over, goal.figure) {
             (Over::Nothing, Figure::Metric(name)) => {
                 case.run.series(case.name, goal.arm, name).map(|series| series.unit.as_str())
@@ -215,15 +228,28 @@ pub fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
 impl Verdict<'_> {
     /// The launches that reached the goal.
     pub fn reached(&self) -> usize {
-        self.launches.iter().filter(|(_, met)| *met).count()
+        self.launches.iter().filter(|judged| judged.is_met).count()
     }
 
     /// The middle value of the launches, or the largest of a metric of which that counts.
     pub fn median(&self) -> f64 {
-        let mut values: Vec<f64> = self.launches.iter().map(|(value, _)| *value).collect();
+        let mut values: Vec<f64> = self.launches.iter().map(|judged| judged.value).collect();
         values.sort_by(f64::total_cmp);
         values[if self.worst { values.len() - 1 } else { values.len() / 2 }]
     }
+}
+
+/// The launches that have the values of all cases: how many reached the goal in each case, and how many there are.
+pub fn reached_in_all(verdicts: &[Verdict<'_>]) -> (usize, usize) {
+    let Some((first, others)) = verdicts.split_first() else { return (0, 0) };
+    let in_all = first.launches.iter().filter_map(|judged| {
+        let same = |verdict: &Verdict<'_>| {
+            verdict.launches.iter().find(|other| other.launch == judged.launch).copied()
+        };
+        let others: Vec<Judged> = others.iter().map(same).collect::<Option<_>>()?;
+        Some(judged.is_met && others.iter().all(|other| other.is_met))
+    });
+    in_all.fold((0, 0), |(reached, all), is_met| (reached + usize::from(is_met), all + 1))
 }
 
 /// Every figure of an experiment in which another library's arm is faster than Quire's: the fastest of them.

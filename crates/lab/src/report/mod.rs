@@ -91,15 +91,14 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
-    for file in files {
+    let rows_of = |file: &PathBuf| -> Result<Vec<Row>> {
         let text = results::text_of(file)?;
         let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
-        let rows = rows.with_context(|| format!("{} has a line that no bench wrote", quoted(file)))?;
-        for kept in results::keep(&rows, folder, remark)? {
-            output::show(&format!("{}\n", quoted(&kept)))?;
-        }
-    }
-    Ok(())
+        rows.with_context(|| format!("{} has a line that no bench wrote", quoted(file)))
+    };
+    let launches = files.iter().map(rows_of).collect::<Result<Vec<_>>>()?;
+    let kept = results::keep(&launches, folder, remark)?;
+    Ok(kept.iter().try_for_each(|path| output::show(&format!("{}\n", quoted(path))))?)
 }
 
 fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {

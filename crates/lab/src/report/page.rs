@@ -227,8 +227,7 @@ fn judged(goal: &Goal, one: &Measured<'_>) -> Option<(String, String)> {
     let verdicts = judge::verdicts(goal, one);
     let distance = |verdict: &Verdict<'_>| goal.bound.distance(verdict.median());
     let worst = verdicts.iter().max_by(|one, other| distance(one).total_cmp(&distance(other)))?;
-    let launches = verdicts.iter().map(|verdict| verdict.launches.len()).min().unwrap_or(0);
-    let reached = (0..launches).filter(|at| verdicts.iter().all(|verdict| verdict.launches[*at].1)).count();
+    let (reached, launches) = judge::reached_in_all(&verdicts);
     let (number, code) = (worst.run.number, judge::since(one.experiment, worst.run.results));
     let value = value(goal, worst);
     let said = format!("run {number}: {value} `{}` ({reached} of {launches}; {code})", worst.case);

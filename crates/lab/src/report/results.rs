@@ -142,12 +142,29 @@ pub struct Results {
     pub series: Vec<Series>,
 }
 
-/// Adds one launch to the files in `folder`; returns the files that were written.
+/// Adds the launches of `files`, each the rows of one, to the files in `folder`; returns those that were written. An error
+/// leaves the folder as it was, so that a second attempt counts nothing twice.
 ///
 /// # Errors
 /// Figures of a smoke run, of a build without optimisation or of sources that no commit has, a launch in which no arm
 /// ran, and files that cannot be read or written.
-pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
+pub fn keep(files: &[Vec<Row>], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
+    let mut changed = Vec::new();
+    files.iter().try_for_each(|rows| add_rows(rows, folder, remark, &mut changed))?;
+    for (path, results) in &changed {
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .with_context(|| format!("cannot create {}", quoted(path)))?;
+        Target::named(path)?.write(&results.bytes()?)?;
+    }
+    Ok(changed.into_iter().map(|(path, _)| path).collect())
+}
+
+/// Files as they will be written.
+type Changed = Vec<(PathBuf, Results)>;
+
+/// Adds the rows of one file.
+fn add_rows(rows: &[Row], folder: &Path, remark: Option<&str>, changed: &mut Changed) -> Result<()> {
     if rows.iter().any(|row| row.params.get("smoke").is_some_and(|smoke| smoke == true)) {
         bail!("a smoke run says nothing about speed: run `quire bench` without --smoke");
     }
@@ -160,7 +177,6 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
             row.commit
         );
     }
-    let mut written = Vec::new();
     let mut rest = rows;
     while let Some(first) = rest.first() {
         // An experiment that starts programs describes the machine for each of them, with another load. So the rows of a
@@ -173,10 +189,10 @@ pub fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<Pat
         };
         let end = rest.iter().position(|row| !alike(row)).unwrap_or(rest.len());
         let (launch, others) = rest.split_at(end);
-        written.push(keep_one(first, launch, folder, remark)?);
+        add_launch(first, launch, folder, remark, changed)?;
         rest = others;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// The description of a machine without what is another at each launch.
@@ -196,7 +212,13 @@ fn lasting(machine: &Value) -> Value {
 }
 
 /// Adds the rows of one launch of one experiment; `first` is one of them.
-fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
+fn add_launch(
+    first: &Row,
+    rows: &[Row],
+    folder: &Path,
+    remark: Option<&str>,
+    changed: &mut Changed,
+) -> Result<()> {
     if rows.iter().all(|row| row.samples.is_empty()) {
         let reason = first.skipped.as_deref().unwrap_or("no samples");
         bail!("no arm of {} ran: {reason}", first.experiment);
@@ -207,13 +229,13 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let (others, stolen) = (now("cpu_of_others"), now("cpu_stolen"));
     let rounded = |share: Option<f64>, parts: f64| share.map(|share| (share * parts).round() / parts);
     let directory = folder.join(&first.experiment);
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
-    let (path, mut results) = file_of(first, &machine, &directory)?;
+    let at = file_of(first, &machine, &directory, changed)?;
+    let (path, results) = &mut changed[at];
     let same_code = (&results.header.code, &results.header.runner) == (&first.code, &first.runner);
     if !same_code || results.header.machine != machine {
         bail!(
             "{} has figures of other code or of another state of the machine: remove it, or measure a clean commit",
-            quoted(&path)
+            quoted(path)
         );
     }
     results.header.taken = today();
@@ -230,24 +252,35 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
         remark,
     });
     rows.iter().for_each(|row| results.add(number, row));
-    Target::named(&path)?.write(&results.bytes()?)?;
-    Ok(path)
+    Ok(())
 }
 
-/// The file that a launch with the row `first` on `machine` belongs to, and what it holds: that of the same code, measured
-/// in the same way, whatever the commit; else one of its own.
-fn file_of(first: &Row, machine: &Value, directory: &Path) -> Result<(PathBuf, Results)> {
+/// The place in `changed` of the file that a launch with the row `first` on `machine` belongs to: that of the same code,
+/// measured in the same way, whatever the commit; else one of its own.
+fn file_of(first: &Row, machine: &Value, directory: &Path, changed: &mut Changed) -> Result<usize> {
     let path = directory.join(format!("{}-{}.jsonl", slug(machine), first.commit));
-    if path.exists() {
-        let results = read(&path)?;
-        return Ok((path, results));
-    }
-    for other in entries(directory)?.into_iter().filter(|path| is_results(path)) {
-        let results = read(&other)?;
+    let is_alike = |results: &Results| {
         let header = &results.header;
         let same_code = (&header.code, &header.runner) == (&first.code, &first.runner);
-        if same_code && !header.code.is_empty() && !header.runner.is_empty() && header.machine == *machine {
-            return Ok((other, results));
+        let is_of_it = header.experiment == first.experiment && header.machine == *machine;
+        same_code && !header.code.is_empty() && !header.runner.is_empty() && is_of_it
+    };
+    let known = changed.iter().position(|(other, _)| *other == path);
+    if let Some(at) = known.or_else(|| changed.iter().position(|(_, results)| is_alike(results))) {
+        return Ok(at);
+    }
+    let at = changed.len();
+    if path.exists() {
+        let results = read(&path)?;
+        changed.push((path, results));
+        return Ok(at);
+    }
+    let others = if directory.exists() { entries(directory)? } else { Vec::new() };
+    for other in others.into_iter().filter(|path| is_results(path)) {
+        let results = read(&other)?;
+        if is_alike(&results) {
+            changed.push((other, results));
+            return Ok(at);
         }
     }
     let header = Header {
@@ -259,7 +292,8 @@ fn file_of(first: &Row, machine: &Value, directory: &Path) -> Result<(PathBuf, R
         machine: machine.clone(),
         launches: Vec::new(),
     };
-    Ok((path, Results { header, series: Vec::new() }))
+    changed.push((path, Results { header, series: Vec::new() }));
+    Ok(at)
 }
 
 impl Results {

@@ -202,6 +202,16 @@ fn shards_of_a_folder_of_recordings_make_one_page() {
             script.env("SLURM_ARRAY_TASK_ID", task).env("SLURM_ARRAY_TASK_COUNT", "2").output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
+    // The second task alone is an array of one: it has its share when it is told how many there were.
+    std::fs::remove_file(results.join("advice-2-of-2.json")).unwrap();
+    for (tasks, code) in [(None, 2), (Some("2"), 0)] {
+        let mut script = Command::new("bash");
+        script.arg(root.join("deploy/advise.slurm")).arg(&recordings).arg(&results).args(tasks);
+        script.env("QUIRE", env!("CARGO_BIN_EXE_quire")).env("SLURM_ARRAY_TASK_ID", "2");
+        let output =
+            script.env("SLURM_ARRAY_TASK_COUNT", "1").env("SLURM_ARRAY_TASK_MAX", "2").output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+    }
     let lines = |name: &str| std::fs::read_to_string(results.join(name)).unwrap().lines().count();
     assert_eq!([lines("advice-1-of-2.json"), lines("advice-2-of-2.json")], [2, 1]);
     // Where there are more shards than recordings, some have nothing to say.

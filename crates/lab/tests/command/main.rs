@@ -9,6 +9,7 @@ mod advise_timeline;
 mod advise_tlb;
 mod attach_script;
 mod boot;
+mod boot_guest;
 mod bundled;
 mod bundled_traces;
 mod calibrate;

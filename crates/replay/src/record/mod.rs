@@ -75,7 +75,8 @@ pub use options::{Options, Thp, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};
 pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
-pub(crate) use signals::is_left_ignored;
+#[doc(hidden)]
+pub use signals::is_left_ignored;
 pub use subject::Subject;
 pub use summary::{Attached, Faults, Recorded, Summary};
 pub use unrecorded::{Counted, Peak, run_unrecorded};

@@ -144,7 +144,7 @@ impl Drop for Signals {
 
 /// A hangup that `nohup` ignores stays ignored. A script's background jobs ignore interrupts too, but those
 /// end a recording or a measurement, since no other sender reaches it by accident.
-pub(crate) fn is_left_ignored(signal: Signal) -> bool {
+pub fn is_left_ignored(signal: Signal) -> bool {
     let status = procfs::process::Process::myself().and_then(|process| process.status());
     signal == Signal::SIGHUP && status.is_ok_and(|status| status.sigign & 1 << (signal as u64 - 1) != 0)
 }

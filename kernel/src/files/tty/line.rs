@@ -116,6 +116,13 @@ impl Line {
         }
     }
 
+    /// Whether bytes wait in the port until a reader has made room. A line that is too long has no reader yet, and
+    /// loses its end.
+    pub(super) fn is_full(&self, settings: &Settings) -> bool {
+        let has_reader = !settings.is_canonical() || self.ready > 0 || self.end_count > 0;
+        has_reader && self.length >= MOST_BYTES - 1
+    }
+
     /// Forgets all input.
     pub(super) fn flush(&mut self) {
         (self.length, self.ready, self.end_count, self.literal) = (0, 0, 0, false);

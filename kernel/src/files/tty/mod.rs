@@ -18,6 +18,7 @@ use self::settings::Settings;
 use super::events::{Events, READABLE, WRITABLE, Waiters};
 use super::io::{Chunk, Sink, Source};
 use super::open::{File, Io, Ioctl, Opening};
+use crate::boot::command;
 use crate::device::serial::Serial;
 use crate::errno::Errno;
 use crate::sync::IrqLock;
@@ -56,8 +57,11 @@ static TERMINAL: Terminal = Terminal {
 /// Whether the serial port interrupts.
 static INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
-/// Connects the serial port's interrupt.
+/// Connects the serial port's interrupt, and learns how large the user's terminal is.
 pub fn connect() {
+    if let Some([rows, columns]) = command::terminal_size() {
+        TERMINAL.state.lock().settings.window = [rows, columns, 0, 0];
+    }
     INTERRUPTS.store(Serial.on_receive(arrived), Ordering::Relaxed);
 }
 
@@ -69,12 +73,20 @@ pub fn serve() -> ! {
         let deadline = polls.then(|| time::now_ns() + POLL_NS);
         let fill = || {
             arrived();
-            ARRIVED.lock().pop()
+            if TERMINAL.is_full() { None } else { ARRIVED.lock().pop() }
         };
         // Signals do not reach this task.
         if let Ok(Some(byte)) = ARRIVALS.wait_until_deadline(deadline, fill) {
             receive(byte);
         }
+    }
+}
+
+impl Terminal {
+    /// Whether a byte more would be lost, although a reader makes room when it comes.
+    fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.line.is_full(&state.settings)
     }
 }
 
@@ -162,7 +174,13 @@ impl TtyFile {
                 // Without waiting it takes what there is, however little.
                 let least = if io.nonblocking { 1 } else { settings.least().min(wanted) };
                 let is_readable = line.is_readable(settings, least, time::now_ns() - seen.1);
-                is_readable.then(|| line.take(to, settings))
+                let was_full = line.is_full(settings);
+                let count = is_readable.then(|| line.take(to, settings))?;
+                drop(state);
+                if was_full {
+                    ARRIVALS.wake_all();
+                }
+                Some(count)
             };
             if io.nonblocking {
                 return TERMINAL.waiters.wait(true, take);

@@ -7,7 +7,7 @@ use linux_raw_sys::ioctl;
 use quire::addr::VirtAddr;
 
 use super::settings::{CHARACTERS, Settings};
-use super::{TERMINAL, job_control};
+use super::{ARRIVALS, TERMINAL, job_control};
 use crate::errno::Errno;
 use crate::files::open::Ioctl;
 use crate::task::sched;
@@ -90,6 +90,8 @@ fn set_settings(call: &Ioctl<'_>, flushes: bool) -> Result<u64, Errno> {
     }
     drop(state);
     TERMINAL.waiters.notify();
+    // There may be room for bytes that wait in the port.
+    ARRIVALS.wake_all();
     Ok(0)
 }
 
@@ -151,7 +153,10 @@ fn count(call: &Ioctl<'_>) -> Result<u64, Errno> {
 
 fn flush(queue: u64) -> Result<u64, Errno> {
     match queue as u32 {
-        abi::TCIFLUSH | abi::TCIOFLUSH => TERMINAL.state.lock().line.flush(),
+        abi::TCIFLUSH | abi::TCIOFLUSH => {
+            TERMINAL.state.lock().line.flush();
+            ARRIVALS.wake_all();
+        }
         abi::TCOFLUSH => {}
         _ => return Err(Errno::EINVAL),
     }

@@ -14,7 +14,7 @@ fn the_last_line_says_how_a_run_ended() {
         ("killed 11", End::Killed(11), 139),
         ("not started ENOENT", End::NotStarted(Some("ENOENT".to_owned())), 127),
         ("not started ENOEXEC", End::NotStarted(Some("ENOEXEC".to_owned())), 126),
-        ("failed", End::KernelFailed, 125),
+        ("failed", End::KernelFailed, 123),
     ] {
         let end = end(Some(&format!("[quire] end: {line}")), 0xff);
         assert_eq!((end.exit_code(), end), (code, expected), "{line}");
@@ -28,7 +28,7 @@ fn without_that_line_the_status_says_it() {
         (0x09, End::Exited(3), 3),
         (0x83 + 2 * 11, End::Killed(11), 139),
         (0xfd, End::NotStarted(None), 126),
-        (0xff, End::KernelFailed, 125),
+        (0xff, End::KernelFailed, 123),
         // QEMU's own.
         (0, End::Unsaid, 125),
         (1, End::Unsaid, 125),

@@ -4,30 +4,65 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cpio::newc::{self, Builder};
 use rustix::fs::{major, minor};
 
 use super::tree::{Body, Contents, Node, Tree};
 
-/// An error at a path of the guest.
-pub(crate) type AtPath = (std::path::PathBuf, io::Error);
+/// Why an archive was not written.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The file at this path of the guest cannot be packed.
+    File(PathBuf, io::Error),
+    /// The archive takes nothing more.
+    Archive(io::Error),
+}
+
+/// The archive, and whether a write to it has failed.
+struct Out<W> {
+    to: W,
+    has_failed: bool,
+}
+
+impl<W> Out<W> {
+    fn noted<T>(&mut self, outcome: io::Result<T>) -> io::Result<T> {
+        self.has_failed |= outcome.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
+        outcome
+    }
+}
+
+impl<W: Write> Write for Out<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes);
+        self.noted(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.to.flush();
+        self.noted(flushed)
+    }
+}
 
 /// Writes all nodes. Of a file with several names, the first has the contents.
-pub(crate) fn write(tree: &Tree, out: &mut impl Write) -> Result<(), AtPath> {
+pub(crate) fn write(tree: &Tree, out: &mut impl Write) -> Result<(), Failed> {
     let mut names: HashMap<(u64, u64), u32> = HashMap::new();
     for shared in tree.nodes().filter_map(|(_, node)| node.shared) {
         *names.entry(shared).or_default() += 1;
     }
     let mut inodes = Inodes::default();
+    let mut out = Out { to: out, has_failed: false };
     for (path, node) in tree.nodes() {
         let (inode, is_first) = inodes.number(node);
         let links = node.shared.map_or(1, |shared| names[&shared]);
         let entry = Entry { inode, links, has_contents: is_first };
-        entry.write(path, node, out).map_err(|error| (path.to_owned(), error))?;
+        entry.write(path, node, &mut out).map_err(|error| match out.has_failed {
+            true => Failed::Archive(error),
+            false => Failed::File(path.to_owned(), error),
+        })?;
     }
-    newc::trailer(out).map(|_| ()).map_err(|error| ("/".into(), error))
+    newc::trailer(out).map(|_| ()).map_err(Failed::Archive)
 }
 
 /// Numbers for the files of the archive, from 1.

@@ -17,11 +17,13 @@ mod tree;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::BootError;
 use crate::output::quoted;
-use needs::Needs;
+use archive::Failed;
+use needs::{Lookups, Needs};
 pub(super) use program::GUEST_PATH;
 use program::{Lookup, Missing, may_need, terminated};
 use search::Files;
@@ -81,11 +83,15 @@ impl Image {
             tree.make_directory(path.as_ref(), 0o755).map_err(packed)?;
         }
 
-        let lookup = Lookup::new(env::var_os("PATH").as_deref());
+        let of_caller = env::var_os("PATH").unwrap_or_default();
+        let lookup = Lookup::new([of_caller.as_os_str(), GUEST_PATH.as_ref()]);
         let name = request.command.first().map(OsString::as_os_str).unwrap_or_default();
         let path = lookup.find(&tree, name).map_err(|missing| not_found(name, missing))?;
         let program = tree.add_own(&path).map_err(|error| unreadable((path.clone(), error)))?;
-        add_needs(&mut tree, &lookup, &program, &given)?;
+        let library_path = joined(variable(request, "LD_LIBRARY_PATH"), env::var_os("LD_LIBRARY_PATH"));
+        let of_guest = Lookup::new([variable(request, "PATH").unwrap_or_default()]);
+        let wanted = Needs::new(&mut tree, Lookups { of_guest, of_caller: lookup }, library_path.as_deref());
+        add_needs(wanted, &program, &given)?;
 
         for (directory, mode) in DIRECTORIES {
             tree.make_directory(directory.as_ref(), mode).map_err(packed)?;
@@ -97,10 +103,16 @@ impl Image {
         Ok(Image { tree, program })
     }
 
-    /// Writes the archive.
-    pub(super) fn write(&self, out: &mut impl Write) -> Result<(), BootError> {
-        archive::write(&self.tree, out)
-            .map_err(|(path, source)| BootError::NotPacked { path: quoted(&path).to_string(), source })
+    /// Writes the archive; `not_written` tells that it takes nothing more.
+    pub(super) fn write(
+        &self,
+        out: &mut impl Write,
+        not_written: impl Fn(io::Error) -> BootError,
+    ) -> Result<(), BootError> {
+        archive::write(&self.tree, out).map_err(|failed| match failed {
+            Failed::File(path, source) => unreadable((path, source)),
+            Failed::Archive(source) => not_written(source),
+        })
     }
 }
 
@@ -117,7 +129,7 @@ fn not_found(name: &OsStr, missing: Missing) -> BootError {
 }
 
 /// Adds what the program and the programs and libraries among the user's files need.
-fn add_needs(tree: &mut Tree, lookup: &Lookup, program: &Path, given: &[PathBuf]) -> Result<(), BootError> {
+fn add_needs(mut needs: Needs<'_>, program: &Path, given: &[PathBuf]) -> Result<(), BootError> {
     let is_given = |path: &Path| given.iter().any(|place| path.starts_with(place));
     let with_needs = |(path, node): (&Path, &Node)| match &node.body {
         Body::File(Contents::Host(file))
@@ -127,15 +139,31 @@ fn add_needs(tree: &mut Tree, lookup: &Lookup, program: &Path, given: &[PathBuf]
         }
         _ => None,
     };
-    let all: Vec<_> = tree.nodes().filter_map(with_needs).collect();
-    let mut needs = Needs::new(tree, lookup, env::var_os("LD_LIBRARY_PATH").as_deref());
+    let all: Vec<_> = needs.tree.nodes().filter_map(with_needs).collect();
     for (path, file) in all {
         needs.add(&path, &file).map_err(|error| unreadable((path, error)))?;
     }
     if needs.uses_own_libraries && Files::Host.find(LOADER_CACHE.as_ref()).is_some() {
-        tree.add_own(LOADER_CACHE.as_ref()).map_err(|error| unreadable((LOADER_CACHE.into(), error)))?;
+        needs
+            .tree
+            .add_own(LOADER_CACHE.as_ref())
+            .map_err(|error| unreadable((LOADER_CACHE.into(), error)))?;
     }
     Ok(())
+}
+
+/// The value of a variable of the program's environment.
+fn variable<'r>(request: &'r Request<'_>, name: &str) -> Option<&'r OsStr> {
+    let value = |text: &'r OsString| text.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+    request.environment.iter().find_map(value).map(OsStr::from_bytes)
+}
+
+/// A list of directories, and another behind it.
+fn joined(first: Option<&OsStr>, second: Option<OsString>) -> Option<OsString> {
+    let Some(first) = first else { return second };
+    let mut list = first.to_owned();
+    second.into_iter().for_each(|second| list.extend([OsStr::new(":"), &second]));
+    Some(list)
 }
 
 fn add_text(tree: &mut Tree, path: &str, text: Vec<u8>) -> io::Result<()> {

@@ -20,10 +20,16 @@ const UNWINDER: &str = "libgcc_s.so.1";
 /// As much of a script's first line as Linux reads.
 const FIRST_LINE: u64 = 256;
 
+/// Where programs are looked for that scripts name.
+pub(crate) struct Lookups {
+    pub(crate) of_guest: Lookup,
+    pub(crate) of_caller: Lookup,
+}
+
 /// Adds programs' needs to a tree.
 pub(crate) struct Needs<'a> {
     pub(crate) tree: &'a mut Tree,
-    pub(crate) lookup: &'a Lookup,
+    lookups: Lookups,
     search: Search,
     /// The files whose needs are added already.
     done: BTreeSet<PathBuf>,
@@ -34,10 +40,10 @@ pub(crate) struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    pub(crate) fn new(tree: &'a mut Tree, lookup: &'a Lookup, library_path: Option<&OsStr>) -> Needs<'a> {
+    pub(crate) fn new(tree: &'a mut Tree, lookups: Lookups, library_path: Option<&OsStr>) -> Needs<'a> {
         let search = Search::new(tree, library_path);
         let (done, missed) = Default::default();
-        Needs { tree, lookup, search, done, missed, uses_own_libraries: false }
+        Needs { tree, lookups, search, done, missed, uses_own_libraries: false }
     }
 
     /// Adds what the program or library at `path` of the guest needs, whose bytes are those of `file`.
@@ -77,7 +83,7 @@ impl<'a> Needs<'a> {
 
     /// The programs that the first line of a script names: its interpreter, and the program that `env`
     /// starts.
-    fn interpreters(&self, path: &Path, line: &[u8]) -> Vec<PathBuf> {
+    fn interpreters(&mut self, path: &Path, line: &[u8]) -> Vec<PathBuf> {
         let Some(words) = line.strip_prefix(b"#!") else { return Vec::new() };
         let words: Vec<&[u8]> =
             words.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
@@ -87,9 +93,24 @@ impl<'a> Needs<'a> {
         let mut found = vec![interpreter];
         let by_env = |word: &&&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
         if is_env && let Some(name) = arguments.iter().find(by_env) {
-            found.extend(self.lookup.find(self.tree, OsStr::from_bytes(name)).ok());
+            found.extend(self.program(OsStr::from_bytes(name)));
         }
         found
+    }
+
+    /// A program that `env` starts: it has the guest's `PATH`. A script may add to that, so what the caller's `PATH`
+    /// alone leads to is packed too.
+    fn program(&mut self, name: &OsStr) -> Option<PathBuf> {
+        let Lookups { of_guest, of_caller } = &self.lookups;
+        if let Ok(path) = of_guest.find(self.tree, name) {
+            return Some(path);
+        }
+        let path = of_caller.find(self.tree, name).ok()?;
+        if self.missed.insert(name.to_owned()) {
+            let directory = quoted(path.parent().unwrap_or("/".as_ref())).to_string();
+            say(format_args!("quire: the guest's PATH lacks {directory} for {}; see `--env`", quoted(name)));
+        }
+        Some(path)
     }
 
     /// Adds the libraries that the loader maps for an object, in its order. Returns the interpreter.

@@ -26,11 +26,10 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// The directories of the caller's `PATH`, and then those of the guest.
-    pub(crate) fn new(path: Option<&OsStr>) -> Lookup {
-        let all = [path.unwrap_or_default(), GUEST_PATH.as_ref()].map(std::env::split_paths);
-        let directories = all.into_iter().flatten().filter(|directory| directory.is_absolute()).collect();
-        Lookup { directories }
+    /// The directories of these lists, each of which is the value of a `PATH`.
+    pub(crate) fn new<'p>(lists: impl IntoIterator<Item = &'p OsStr>) -> Lookup {
+        let all = lists.into_iter().flat_map(std::env::split_paths);
+        Lookup { directories: all.filter(|directory| directory.is_absolute()).collect() }
     }
 
     /// The absolute path of a program: one of the guest's tree if there is one, else one of this machine.

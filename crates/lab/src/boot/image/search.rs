@@ -131,6 +131,13 @@ impl Search {
         by: usize,
     ) -> Option<(PathBuf, PathBuf, Elf)> {
         let usable = |files: Files<'_>, path: PathBuf| {
+            // What another program brought is no choice of the user's: it stands at a path of this machine, where it is
+            // found when its turn comes.
+            if let Files::Guest(tree) = files
+                && tree.is_own(&path)
+            {
+                return None;
+            }
             let file = files.find(&path)?;
             // The loader passes by what is for another machine.
             let elf = super::elf::read(&file)?;

@@ -8,10 +8,20 @@ use super::*;
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 fn image(words: &[&str], root: Option<&Path>, files: &[Given]) -> Result<Image, BootError> {
+    image_with(&["A=b", &format!("PATH={GUEST_PATH}")], words, root, files)
+}
+
+fn image_with(
+    variables: &[&str],
+    words: &[&str],
+    root: Option<&Path>,
+    files: &[Given],
+) -> Result<Image, BootError> {
     let command: Vec<OsString> = words.iter().map(OsString::from).collect();
+    let environment: Vec<OsString> = variables.iter().map(OsString::from).collect();
     Image::new(&Request {
         command: &command,
-        environment: &["A=b".into()],
+        environment: &environment,
         directory: "/".as_ref(),
         terminal: None,
         root,
@@ -69,17 +79,19 @@ fn a_program_brings_what_its_loader_maps() {
     assert!(seen > 0, "this machine has no dynamic program");
 }
 
+/// Compiles a text in a directory; whether that worked.
+fn compile(path: &Path, arguments: &[&str], text: &str) -> bool {
+    fs::write(path.join("source.c"), text).expect("a file");
+    let status = Command::new("cc").args(["source.c", "-Llib"]).args(arguments).current_dir(path).status();
+    status.is_ok_and(|status| status.success())
+}
+
 #[test]
 fn libraries_are_found_beside_their_program() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().canonicalize().expect("it is there");
     fs::create_dir(path.join("lib")).expect("a directory");
-    let compile = |arguments: &[&str], text: &str| {
-        fs::write(path.join("source.c"), text).expect("a file");
-        let status =
-            Command::new("cc").args(["source.c", "-Llib"]).args(arguments).current_dir(&path).status();
-        status.is_ok_and(|status| status.success())
-    };
+    let compile = |arguments: &[&str], text: &str| compile(&path, arguments, text);
     let library = ["-shared", "-fPIC", "-Wl,-soname,libown.so.1", "-o", "lib/libown.so.1.0"];
     if !compile(&library, "int own(void) { return 0; }") {
         return eprintln!("this machine has no C compiler");
@@ -106,6 +118,32 @@ fn libraries_are_found_beside_their_program() {
         assert!(found.contains(&root.join("opt/lib/libown.so.1")), "{found:?}");
         assert!(!found.contains(&path.join("lib/libown.so.1.0")), "{found:?}");
         assert_eq!(found.len(), listed(&program).len());
+    }
+}
+
+/// A loader looks where the guest's environment says, and each program has libraries of its own beside it.
+#[test]
+fn libraries_are_those_that_the_guest_finds() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().canonicalize().expect("it is there");
+    let (main, soname) = ("int own(void); int main(void) { return own(); }", "-Wl,-soname,libown.so.1");
+    fs::create_dir(path.join("lib")).expect("a directory");
+    for folder in ["lib", "beside"] {
+        let _ = fs::create_dir(path.join(folder));
+        let out = format!("{folder}/libown.so.1");
+        let text = "int own(void) { return 0; }";
+        if !compile(&path, &["-shared", "-fPIC", soname, "-o", &out], text) {
+            return eprintln!("this machine has no C compiler");
+        }
+    }
+    assert!(compile(&path, &["-o", "a", "-l:libown.so.1"], main));
+    let beside = ["-o", "b", "-l:libown.so.1", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/beside"];
+    assert!(compile(&path, &beside, main));
+    let variable = format!("LD_LIBRARY_PATH={}", path.join("lib").display());
+    let files = ["a", "b"].map(|name| Given { source: path.join(name), path: path.join(name) });
+    let found = packed(&image_with(&[&variable], &["sh"], None, &files).expect("it is there"));
+    for folder in ["lib", "beside"] {
+        assert!(found.contains(&path.join(folder).join("libown.so.1")), "{folder}: {found:?}");
     }
 }
 
@@ -151,7 +189,7 @@ fn a_root_comes_before_this_machine() {
         other => panic!("{path}: {other:?}"),
     };
     assert_eq!(bytes("/.quire/arguments"), "env\0");
-    assert_eq!(bytes("/.quire/environment"), "A=b\0");
+    assert_eq!(bytes("/.quire/environment"), format!("A=b\0PATH={GUEST_PATH}\0"));
     assert_eq!(bytes("/.quire/directory"), "/");
     assert!(bytes("/.quire/program").ends_with("/env"));
     assert!(bytes("/etc/passwd").starts_with("root:x:0:0:"));
@@ -159,6 +197,21 @@ fn a_root_comes_before_this_machine() {
         let place = image.tree.resolve(directory.as_ref()).expect(directory);
         assert_eq!(image.tree.get(&place).map(|node| &node.body), Some(&Body::Directory), "{directory}");
     }
+}
+
+/// `env` searches the guest's `PATH`, which need not be the caller's.
+#[test]
+fn a_script_brings_what_its_env_finds() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().canonicalize().expect("it is there");
+    let tool = script(&path, "a-tool-of-the-guest", "#!/bin/sh\n");
+    let first = script(&path, "first", "#!/usr/bin/env a-tool-of-the-guest\n");
+    let words = [first.to_str().expect("text")];
+    let variable = format!("PATH={}", path.display());
+    let image = image_with(&[&variable], &words, None, &[]).expect("it is there");
+    assert!(image.tree.file(&tool).is_some());
+    let other = self::image(&words, None, &[]).expect("it is there");
+    assert!(other.tree.file(&tool).is_none());
 }
 
 #[test]

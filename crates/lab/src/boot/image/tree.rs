@@ -7,8 +7,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::statfs;
+
+use crate::output::quoted;
+
 /// As many symbolic links as Linux follows in one path.
 const LINKS: usize = 40;
+/// The file system of `/sys`, for `statfs(2)`.
+const SYSFS_MAGIC: i64 = 0x6265_6572;
 /// The permissions of directories that no file of this machine describes.
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -44,12 +50,14 @@ pub(crate) struct Node {
     pub(crate) modified: u32,
     /// Device and inode on this machine, if the file has several names.
     pub(crate) shared: Option<(u64, u64)>,
+    /// Whether it was added because a program needs it. All else comes from the user.
+    pub(crate) is_own: bool,
 }
 
 impl Node {
     /// A node that no file of this machine describes, owned by root.
     pub(crate) fn new(body: Body, mode: u32) -> Node {
-        Node { body, mode, owner: (0, 0), modified: 0, shared: None }
+        Node { body, mode, owner: (0, 0), modified: 0, shared: None, is_own: false }
     }
 
     /// The node for a file of this machine, whose metadata are those of the file itself and not of a link's
@@ -73,6 +81,7 @@ impl Node {
             owner: (metadata.uid(), metadata.gid()),
             modified: metadata.mtime().clamp(0, i64::from(u32::MAX)) as u32,
             shared: several.then(|| (metadata.dev(), metadata.ino())),
+            is_own: false,
         })
     }
 }
@@ -199,14 +208,19 @@ impl Tree {
         if self.get(&place).is_none() {
             let file = fs::canonicalize(path)?;
             let node = Node::of(&file, &fs::symlink_metadata(&file)?)?;
-            self.insert(place.clone(), node);
+            self.insert(place.clone(), Node { is_own: true, ..node });
         }
         Ok(place)
     }
 
+    /// Whether a path leads to a file that was added because a program needs it.
+    pub(crate) fn is_own(&self, path: &Path) -> bool {
+        self.resolve(path).and_then(|place| self.get(&place)).is_some_and(|node| node.is_own)
+    }
+
     /// Copies a file of this machine, or a directory with all that it contains, to a path of the guest. It
-    /// replaces what stands there, except that directories are merged. Returns the path without links on its
-    /// way.
+    /// replaces what stands there, except that directories are merged, and that a file replaces no directory. Returns
+    /// the path without links on its way.
     pub(crate) fn copy(&mut self, source: &Path, path: &Path) -> Result<PathBuf, (PathBuf, io::Error)> {
         let wrong = |error| (source.to_owned(), error);
         // A link that the user names stands for its target; links below a directory stay links.
@@ -220,8 +234,8 @@ impl Tree {
         let directory = path.parent().unwrap_or("/".as_ref());
         self.make_directory(directory, DIRECTORY_MODE).map_err(wrong)?;
         let place = self.make_way(directory).map_err(wrong)?.join(name);
-        let source = fs::canonicalize(source).map_err(wrong)?;
-        let node = Node::of(&source, &metadata).map_err(wrong)?;
+        self.check_is_free(&place).map_err(wrong)?;
+        let node = named(source, &metadata).map_err(wrong)?;
         self.insert(place.clone(), node);
         Ok(place)
     }
@@ -232,13 +246,18 @@ impl Tree {
         place: &Path,
         metadata: &Metadata,
     ) -> Result<(), (PathBuf, io::Error)> {
-        let node = Node::of(source, metadata).map_err(|error| (source.to_owned(), error))?;
-        let is_directory = node.body == Body::Directory;
+        let wrong = |error| (source.to_owned(), error);
+        let node = Node::of(source, metadata).map_err(wrong)?;
+        if node.body != Body::Directory {
+            self.check_is_free(place).map_err(wrong)?;
+            self.insert(place.to_owned(), node);
+            return Ok(());
+        }
+        // A link to a directory stays: what it leads to gets the files.
+        let target = self.resolve(place).filter(|target| self.is_directory(target));
+        let place = target.as_deref().unwrap_or(place);
         if place.parent().is_some() {
             self.insert(place.to_owned(), node);
-        }
-        if !is_directory {
-            return Ok(());
         }
         for entry in fs::read_dir(source).map_err(|error| (source.to_owned(), error))? {
             let entry = entry.map_err(|error| (source.to_owned(), error))?;
@@ -247,6 +266,39 @@ impl Tree {
         }
         Ok(())
     }
+
+    fn is_directory(&self, place: &Path) -> bool {
+        self.get(place).map_or(place.parent().is_none(), |node| node.body == Body::Directory)
+    }
+
+    /// A file must not take the place of a directory, whose files would be lost.
+    fn check_is_free(&self, place: &Path) -> io::Result<()> {
+        match self.is_directory(place) {
+            true => Err(io::Error::other(format!(
+                "the directory {} stands there; end the destination with /",
+                quoted(place)
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The node for a file that the user names. A pipe, and a file whose size is not that of its contents, are read now.
+fn named(source: &Path, metadata: &Metadata) -> io::Result<Node> {
+    let kind = metadata.file_type();
+    let is_read = kind.is_fifo() || kind.is_file() && has_no_size(source, metadata)?;
+    if !is_read {
+        let source = fs::canonicalize(source)?;
+        return Node::of(&source, metadata);
+    }
+    let owner = (metadata.uid(), metadata.gid());
+    let body = Body::File(Contents::Bytes(fs::read(source)?));
+    Ok(Node { owner, ..Node::new(body, metadata.mode() & 0o7777) })
+}
+
+/// Whether a file's size says nothing of its contents, as in `/proc`, where it is 0, and in `/sys`, where it is a page.
+fn has_no_size(path: &Path, metadata: &Metadata) -> io::Result<bool> {
+    Ok(metadata.len() == 0 || statfs(path)?.f_type == SYSFS_MAGIC)
 }
 
 /// The names of a path, without `/` and `.`.

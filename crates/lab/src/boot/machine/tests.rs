@@ -58,8 +58,11 @@ fn options_come_before_the_words() {
 
 #[test]
 fn commas_in_names_are_doubled() {
-    let machine = Machine { disks: vec!["a,b".into(), "c".into()], ..machine() };
-    assert_eq!(values(&machine, "-drive")[0], "if=none,format=raw,id=disk0,file=a,,b");
+    let machine = Machine { disks: vec!["/a,b".into(), "c:d".into()], ..machine() };
+    assert_eq!(values(&machine, "-drive")[0], "if=none,format=raw,id=disk0,file=/a,,b");
+    // What precedes a colon would be a protocol.
+    let second = &values(&machine, "-drive")[1];
+    assert!(second.contains(",file=/") && second.ends_with("/c:d"), "{second}");
     assert_eq!(
         values(&machine, "-device")[2..],
         ["virtio-blk-pci,drive=disk0", "virtio-blk-pci,drive=disk1"]

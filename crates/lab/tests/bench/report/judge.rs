@@ -2,7 +2,7 @@
 
 use lab::bench::goal::{Bound, Goal, Over};
 use lab::bench::row::Row;
-use lab::report::judge::{newest, processor, slower, verdicts};
+use lab::report::judge::{Verdict, newest, processor, reached_in_all, slower, verdicts};
 use serde_json::json;
 
 use super::{kept, row};
@@ -20,7 +20,11 @@ fn a_goal_is_judged_launch_by_launch() {
     let all = kept(&two_launches());
     let measured = newest(&all);
     let reached = |goal: Goal| -> Vec<(f64, bool)> {
-        verdicts(&goal, &measured[0]).iter().flat_map(|verdict| verdict.launches.clone()).collect()
+        verdicts(&goal, &measured[0])
+            .iter()
+            .flat_map(|verdict| verdict.launches.clone())
+            .map(|judged| (judged.value, judged.is_met))
+            .collect()
     };
     let times = Goal::new("", "quire", &["4KiB"], Bound::Times(5.0)).over(Over::BestOf(&["linux", "absent"]));
     assert_eq!(reached(times), [(5.0, true), (0.5, false)]);
@@ -34,6 +38,21 @@ fn a_goal_is_judged_launch_by_launch() {
         [(5.0, true), (0.5, false)]
     );
     assert!(reached(Goal::new("", "quire", &["8KiB"], Bound::AtMost(2.0))).is_empty(), "not measured");
+}
+
+/// A launch may lack a case. What is told of all cases is of launches that have them all.
+#[test]
+fn a_goal_for_several_cases_is_judged_in_launches_that_have_them() {
+    let at = |case: &str, time: f64| row("unmap", case, "quire", "time", &[time]);
+    let all = kept(&[
+        vec![at("8KiB", 9.0)],
+        vec![at("4KiB", 1.0), at("8KiB", 1.0)],
+        vec![at("4KiB", 1.0), at("8KiB", 9.0)],
+        vec![at("4KiB", 1.0)],
+    ]);
+    let goal = Goal::new("", "quire", &["4KiB", "8KiB"], Bound::AtMost(2.0));
+    let measured = newest(&all);
+    assert_eq!(reached_in_all(&verdicts(&goal, &measured[0])), (1, 2));
 }
 
 #[test]
@@ -104,7 +123,9 @@ fn the_guest_is_judged_over_a_later_linux_where_6_1_has_no_such_folios() {
     ]]);
     let measured = newest(&all);
     let goal = measured[0].experiment.goals.iter().find(|goal| goal.what.starts_with("munmap")).unwrap();
-    let found: Vec<_> = verdicts(goal, &measured[0]).iter().map(|one| (one.case, one.launches[0])).collect();
+    let first = |one: &Verdict<'_>| (one.launches[0].value, one.launches[0].is_met);
+    let verdicts = verdicts(goal, &measured[0]);
+    let found: Vec<_> = verdicts.iter().map(|one| (one.case, first(one))).collect();
     assert_eq!(found, [("munmap/4KiB", (0.04, true)), ("munmap/64KiB", (0.0625, false))]);
 }
 

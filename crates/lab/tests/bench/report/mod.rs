@@ -33,7 +33,7 @@ fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -
 fn kept(launches: &[Vec<Row>]) -> Vec<Results> {
     let folder = tempfile::tempdir().unwrap();
     for rows in launches {
-        keep(rows, folder.path(), None).unwrap();
+        keep(std::slice::from_ref(rows), folder.path(), None).unwrap();
     }
     load(folder.path()).unwrap()
 }
@@ -65,20 +65,30 @@ fn figures_that_say_nothing_are_refused() {
     let quick = Row { machine: json!({ "opt_level": "1" }), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
     let dirty = Row { commit: "0123-dirty".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
     for row in [smoke, quick, dirty] {
-        assert!(keep(&[row], folder.path(), None).is_err());
+        assert!(keep(&[vec![row]], folder.path(), None).is_err());
     }
-    keep(&[row("unmap", "4KiB", "quire", "time", &[1.0])], folder.path(), None).unwrap();
+    keep(&[vec![row("unmap", "4KiB", "quire", "time", &[1.0])]], folder.path(), None).unwrap();
     let other = Row { code: "other".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
-    assert!(keep(&[other], folder.path(), None).is_err(), "one commit has one code");
+    assert!(keep(&[vec![other]], folder.path(), None).is_err(), "one commit has one code");
 }
 
 #[test]
 fn a_launch_in_which_no_arm_ran_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let rows = ["quire", "linux"].map(|arm| row("khugepaged", "gcc", arm, "time", &[]));
-    let error = keep(&rows, folder.path(), None).unwrap_err().to_string();
+    let error = keep(&[rows.to_vec()], folder.path(), None).unwrap_err().to_string();
     assert_eq!(error, "no arm of khugepaged ran: a reason");
     assert!(load(folder.path()).unwrap().is_empty());
+    // What was fine is not kept either: it would be counted twice when the rest is mended.
+    let fine = row("unmap", "4KiB", "quire", "time", &[1.0]);
+    let one_file = [[fine.clone()].as_slice(), &rows].concat();
+    for files in [vec![one_file], vec![vec![fine.clone()], rows.to_vec()]] {
+        assert!(keep(&files, folder.path(), None).is_err());
+        assert!(load(folder.path()).unwrap().is_empty());
+    }
+    // Launches of several files are in one, however they are added.
+    keep(&[vec![fine.clone()], vec![fine]], folder.path(), None).unwrap();
+    assert_eq!(load(folder.path()).unwrap()[0].header.launches.len(), 2);
 }
 
 #[test]

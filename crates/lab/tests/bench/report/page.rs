@@ -199,7 +199,7 @@ fn what_only_one_side_pays_stands_under_its_ratios() {
         if let Ok(crossings) = serde_json::from_str::<serde_json::Value>(machine) {
             row.machine["crossings"] = crossings;
         }
-        let page = text(&kept(&[vec![row]]), tempfile::tempdir().unwrap().path()).unwrap();
+        let page = text(&kept(&[vec![row]]), tempfile::tempdir().unwrap().path()).unwrap().newest;
         page.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let page = said("fault", r#"{ "call": 1.5, "trap": 480.0, "system_call": 95.0 }"#);
@@ -217,6 +217,6 @@ fn a_rate_has_the_deviation_of_its_samples() {
     let launch = |samples: &[f64]| vec![row("page-test", "step-4KiB", "quire", "rate", samples)];
     let all = kept(&[launch(&[90.0, 100.0, 110.0]), launch(&[95.0, 100.0, 105.0]), launch(&[100.0])]);
     assert_eq!(all[0].series[0].deviations, [(0, 0.1), (1, 0.05)]);
-    let page = text(&all, tempfile::tempdir().unwrap().path()).unwrap();
+    let page = text(&all, tempfile::tempdir().unwrap().path()).unwrap().newest;
     assert_eq!(lines(&page, "| `step-4KiB` | rate | 100 ns ± 10.0 % |").len(), 1, "{page}");
 }

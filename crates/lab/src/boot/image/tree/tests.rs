@@ -90,6 +90,48 @@ fn a_copy_replaces_files_and_merges_directories() {
         ["old", "new", "new", "new"]
     );
     assert!(matches!(tree.get("/opt/deep/er/c".as_ref()).map(|node| &node.body), Some(Body::File(_))));
+    // A directory stays, with its files.
+    for path in ["/opt", "/opt/deep"] {
+        let refused = tree.copy(&new.path().join("b"), path.as_ref()).expect_err("a directory stands there");
+        assert!(refused.1.to_string().contains("end the destination with /"), "{}", refused.1);
+    }
     let missing = tree.copy(&new.path().join("none"), "/x".as_ref()).expect_err("it is not there");
     assert!(missing.0.ends_with("none"));
+}
+
+#[test]
+fn a_directory_does_not_replace_a_link_to_one() {
+    let (_directory, mut tree) = copied(|root| {
+        fs::create_dir_all(root.join("usr/bin")).expect("directories");
+        fs::write(root.join("usr/bin/sh"), "").expect("a file");
+        symlink("usr/bin", root.join("bin")).expect("a link");
+    });
+    let new = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir(new.path().join("bin")).expect("a directory");
+    fs::write(new.path().join("bin/tool"), "").expect("a file");
+    tree.copy(new.path(), "/".as_ref()).expect("it can be read");
+    for (path, place) in [("/bin/sh", "/usr/bin/sh"), ("/bin/tool", "/usr/bin/tool")] {
+        assert_eq!(resolved(&tree, path).as_deref(), Some(place));
+        assert!(tree.file(path.as_ref()).is_some(), "{path}");
+    }
+    fs::write(new.path().join("usr"), "").expect("a file");
+    assert!(tree.copy(new.path(), "/".as_ref()).is_err(), "a file below replaces no directory either");
+}
+
+/// A file whose size is not that of its contents is packed as it is now, and so is what a pipe brings.
+#[test]
+fn contents_without_a_size_are_read() {
+    let mut tree = Tree::default();
+    for path in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        if let Ok(text) = fs::read(path) {
+            tree.copy(path.as_ref(), "/file".as_ref()).expect("it can be read");
+            assert_eq!(tree.file("/file".as_ref()), Some(&Contents::Bytes(text)), "{path}");
+        }
+    }
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    io::Write::write_all(&mut writer, b"piped").expect("there is room");
+    drop(writer);
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+    tree.copy(path.as_ref(), "/pipe".as_ref()).expect("it can be read");
+    assert_eq!(tree.file("/pipe".as_ref()), Some(&Contents::Bytes(b"piped".to_vec())));
 }

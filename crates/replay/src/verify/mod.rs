@@ -31,14 +31,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 
 pub use run_process::{RunArgs, run_once};
 pub use unsampled::{FaultsArgs, fault};
 
 use crate::advise;
 use crate::files::{self, Shard};
-use crate::output::{self, quoted, say};
+use crate::output::{self, Format, quoted, say};
 use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::Tier;
@@ -97,13 +97,6 @@ pub struct Args {
     /// The program and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    #[default]
-    Text,
-    Json,
 }
 
 /// Runs `quire verify`.

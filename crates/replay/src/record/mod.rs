@@ -70,6 +70,7 @@ use nix::unistd::Pid;
 pub use args::{Args, run};
 pub use attach::{Attach, attach};
 pub use error::RecordError;
+pub use exits::ProcessPeak;
 pub use options::{Options, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};

@@ -10,6 +10,7 @@
 //! run_off   further turns, until they tell whether another set is faster than what is advised
 //! turns     by how much runs take longer than others of the same turns, and what chance may have made of it
 //! priced    what the replays predict, time in faults included
+//! processes the peak memory of each process, predicted beside measured
 //! compare   predictions, medians, errors and spreads
 //! text      the table
 //! ```
@@ -19,6 +20,7 @@ mod fault_time;
 mod group;
 mod measure;
 mod priced;
+mod processes;
 mod run_off;
 mod run_process;
 mod streams;

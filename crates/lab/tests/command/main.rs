@@ -37,6 +37,7 @@ mod replay_major;
 mod replay_memfd;
 mod report;
 mod restore;
+mod restore_pools;
 mod rules;
 mod small_trace;
 mod terminal;

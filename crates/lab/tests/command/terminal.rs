@@ -91,6 +91,10 @@ fn what_verify_shows_fits_the_terminal() {
         assert!(shown.contains(said), "{said}: {shown}");
     }
     assert!(widest(&shown) <= 80, "{} columns:\n{shown}", widest(&shown));
+    // A terminal gets lines that are wrapped, and a file those that are not: none of them needed it.
+    let whole = copy.quire(&options).arg(&*copy.trace).output().expect("quire runs");
+    let whole = text(&whole.stdout);
+    assert!(whole.contains("Advice: ") && widest(&whole) <= 80, "{} columns:\n{whole}", widest(&whole));
 }
 
 #[test]

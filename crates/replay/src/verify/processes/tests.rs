@@ -1,5 +1,8 @@
 use super::super::compare::Verdict;
+use super::super::priced;
 use super::*;
+use crate::replay::{FolioSet, Trial};
+use crate::trace::{EventKind, TraceReader};
 
 const MIB: u64 = 1 << 20;
 
@@ -61,4 +64,27 @@ fn a_prediction_of_several_recordings_is_the_median_of_each_process() {
 #[test]
 fn what_was_not_seen_is_not_compared() {
     assert_eq!(Processes::of(&replayed(&[(0, 100)]), &[]), Processes::default());
+}
+
+/// Most processes of this script are shorter than a step of the timeline, and the script ends after all of them.
+#[test]
+fn a_replay_has_processes_in_the_order_of_their_starts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/forks.qtrace");
+    let mut started: Vec<u32> = Vec::new();
+    for event in TraceReader::open(&path).unwrap() {
+        let event = event.unwrap();
+        let pid = match event.kind {
+            EventKind::Fork { child_pid, .. } => child_pid,
+            EventKind::Exec { .. } => event.pid,
+            _ => continue,
+        };
+        if !started.contains(&pid) {
+            started.push(pid);
+        }
+    }
+    let trial = Trial::open(&path, None).unwrap();
+    let replayed = priced::replay(&trial, &[FolioSet::FRAMES]).unwrap();
+    let found: Vec<u32> = replayed[0].processes.iter().map(|process| process.pid).collect();
+    assert!(found.len() > 10, "{found:?}");
+    assert_eq!(found, started);
 }

@@ -26,6 +26,7 @@ pub mod table;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use serde_json::json;
 
 use crossings::Crossings;
 use experiment::{Experiment, Measured};
@@ -34,7 +35,7 @@ use runner::{Runner, Scale};
 use crate::host::quiet::{Shares, Watch};
 // Where `runner.rs` looks for it: were that file changed, further launches would not add up with the kept ones.
 use crate::output as progress;
-use crate::output::{self, Target, say};
+use crate::output::{self, Format, say};
 
 /// Measure this library beside the running kernel and other crates, in one run on this machine.
 #[derive(Debug, clap::Args)]
@@ -51,6 +52,9 @@ pub struct BenchArgs {
     /// Write the results as JSON lines to FILE. With `-` they go to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// With `json`, the same as `--json -`.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
+    format: Format,
     /// List the experiments and their questions.
     #[arg(long)]
     list: bool,
@@ -75,14 +79,11 @@ pub struct BenchArgs {
 pub fn run(args: &BenchArgs) -> Result<()> {
     args.show.apply();
     if args.list {
-        for experiment in experiments::ALL {
-            output::show(&format!("{:<14} {}\n", experiment.name, experiment.question))?;
-        }
-        return Ok(());
+        return list(args.format);
     }
     let chosen = choose(&args.names)?;
     // Refuses an output that cannot be written before anything is measured.
-    let json = args.json.as_deref().map(Target::named).transpose()?;
+    let json = args.format.target(args.json.as_deref())?;
     if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
@@ -110,6 +111,18 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Some(json) => json.write(&row::lines(&rows)?),
         None => Ok(()),
     }
+}
+
+/// Shows the names of the experiments and their questions.
+fn list(format: Format) -> Result<()> {
+    for Experiment { name, question, .. } in experiments::ALL {
+        let line = match format {
+            Format::Text => format!("{name:<14} {question}\n"),
+            Format::Json => format!("{}\n", json!({"name": name, "question": question})),
+        };
+        output::show(&line)?;
+    }
+    Ok(())
 }
 
 /// How much of an experiment is measured, with `rounds` if they are given.

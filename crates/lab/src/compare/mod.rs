@@ -22,7 +22,7 @@ use humantime::format_duration;
 use crate::bench;
 use crate::bench::row::{self, Row};
 use crate::bench::runner::{Runner, Scale};
-use crate::output::{self, Target, say};
+use crate::output::{self, Format, say};
 
 pub(crate) use lines::{Line, Lost, lines, lost};
 pub(crate) use machine::kernel_of;
@@ -54,6 +54,9 @@ pub struct Args {
     /// everything else to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// With `json`, the same as `--json -`.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
+    format: Format,
     #[command(flatten)]
     show: output::Show,
 }
@@ -73,7 +76,7 @@ const QUICK: Scale = Scale { smoke: false, warmups: 1, rounds: 3 };
 /// A result file that cannot be written, a name that no system has, or arms that did different work.
 pub fn run(args: &Args) -> Result<()> {
     args.show.apply();
-    let json = args.json.as_deref().map(Target::named).transpose()?;
+    let json = args.format.target(args.json.as_deref())?;
     let scale = match (args.smoke, args.full) {
         (true, _) => Scale::SMOKE,
         (_, true) => Scale::FULL,

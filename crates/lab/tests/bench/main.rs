@@ -28,6 +28,7 @@ mod instructions;
 mod pages;
 mod pools;
 mod report;
+mod restore_pools;
 
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));

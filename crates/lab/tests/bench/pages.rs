@@ -110,6 +110,32 @@ fn predictions_stand_beside_what_was_measured() {
     assert!(page.contains(further), "{page}");
     // A name from elsewhere is text.
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"));
+    // Two runs of the program stand side by side, with what was measured, and of one run alone there is no such section.
+    let [before, after] = ["before.json", "after.json"].map(|name| folder.path().join(name));
+    let mut other = program.clone();
+    other["sizes"] = json!([size("4K", figure(1, 12_345, "within"), figure(1, 77 << 20, "within"))]);
+    std::fs::write(&before, program.to_string()).unwrap();
+    std::fs::write(&after, other.to_string()).unwrap();
+    let page = show(&[&before, &after], folder.path());
+    let section = page.split("<section>").find(|section| section.contains("sort side by side</h1>")).unwrap();
+    assert_eq!(section.matches("<svg").count(), 1, "{section}");
+    let (head, table) = section.split_once("<table").unwrap();
+    for word in ["before.json", "after.json"] {
+        assert!(head.contains(word) && table.contains(word), "{word}: {section}");
+    }
+    for cells in [
+        "<td>4K</td><td>40\u{202f}900</td><td>200.0 MiB</td><td>–</td><td>12\u{202f}345</td><td>77.0 MiB</td><td>–</td>",
+        "<td>64K</td><td>2\u{202f}000</td><td>202.0 MiB</td><td>–</td><td>–</td><td>–</td><td>–</td>",
+    ] {
+        assert!(table.contains(cells), "{cells}: {table}");
+    }
+    // The marks of both.
+    let plot = head.split("<svg").nth(1).unwrap();
+    assert!(plot.contains("\"#000011\"") && plot.contains("\"#000012\""), "{plot}");
+    assert!(!show(&[&before], folder.path()).contains("side by side"));
+    other["command"] = json!(["sort", "another.txt"]);
+    std::fs::write(&after, other.to_string()).unwrap();
+    assert!(!show(&[&before, &after], folder.path()).contains("side by side"), "not the same work");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod bundled_traces;
 mod calibrate;
 mod export;
 mod forged;
+mod format;
 mod i386;
 mod limits;
 mod memory_script;

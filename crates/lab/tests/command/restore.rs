@@ -33,16 +33,16 @@ const SETTINGS: [(&str, &str); 7] = [
 ];
 
 /// A copy of the settings, and a trace whose program does nothing.
-struct Copy {
+pub(crate) struct Copy {
     directory: TempDir,
     places: Places,
-    trace: TempPath,
+    pub(crate) trace: TempPath,
 }
 
 type Values = BTreeMap<&'static str, Option<String>>;
 
 impl Copy {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let places = Places::under(directory.path().to_owned());
         let copy = Self { directory, places, trace: program().write() };
@@ -67,7 +67,7 @@ impl Copy {
         SETTINGS.iter().map(|(name, _)| (*name, selected(&self.path(name)))).collect()
     }
 
-    fn quire(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn quire(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
         command
             .args(arguments)
@@ -172,8 +172,13 @@ fn restore_tells_what_it_did() {
     let copy = Copy::new();
     let told = |output: Output| String::from_utf8(output.stdout).expect("text");
     assert_eq!(told(copy.output(&["restore"])), "nothing to put back\n");
+    let as_json =
+        || serde_json::from_slice(&copy.output(&["restore", "--format", "json"]).stdout).expect("an object");
+    let object: serde_json::Value = as_json();
+    assert_eq!(object["outcome"], "nothing", "{object}");
     let mut run = copy.run_that_changes(false);
     assert_eq!(told(copy.output(&["restore"])), "another run has changed settings and will put them back\n");
+    assert_eq!(as_json()["outcome"], "in-use");
     let own = copy.path("thp/khugepaged/pages_to_scan");
     let since = Instant::now();
     while selected(&own).as_deref() == Some("4096") {
@@ -184,7 +189,9 @@ fn restore_tells_what_it_did() {
     run.wait().expect("it is ours");
     // The user has set this one since.
     fs::write(&own, "77").expect("a file");
-    let told = told(copy.output(&["restore"]));
+    let object = as_json();
+    assert_eq!(object["outcome"], "put-back", "{object}");
+    let told = object["told"].to_string();
     assert!(told.contains("left alone: ") && told.contains("pages_to_scan is 77"), "{told}");
     assert_eq!(selected(&own).as_deref(), Some("77"));
     assert!(!copy.has_journal());

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
 use crate::pty::Pty;
+use crate::restore::Copy;
 use lab::trace::{
     Clock, Event, EventKind, FaultKinds, Header, Program, Tier, Totals, TraceReader, TraceWriter, VERSION,
 };
@@ -77,6 +78,23 @@ fn tables_fit_the_terminal() {
         assert!(widest(&redirected(Some("60"), &[])) <= 60);
         assert!(widest(&redirected(Some("60"), &["--wide"])) >= usual);
     }
+}
+
+/// On a copy of the settings, so that any user may run it.
+#[test]
+fn what_verify_shows_fits_the_terminal() {
+    let copy = Copy::new();
+    let options =
+        ["verify", "--sizes", "16K,64K,2M", "--runs", "2", "--sampled-runs", "0", "--run-off", "10"];
+    let shown = Pty::new(80).run(copy.quire(&options).arg(&*copy.trace));
+    for said in ["peak RSS, MiB", "64K ", "Peak RSS: ", "Advice: ", "further turns: beside"] {
+        assert!(shown.contains(said), "{said}: {shown}");
+    }
+    assert!(widest(&shown) <= 80, "{} columns:\n{shown}", widest(&shown));
+    // A terminal gets lines that are wrapped, and a file those that are not: none of them needed it.
+    let whole = copy.quire(&options).arg(&*copy.trace).output().expect("quire runs");
+    let whole = text(&whole.stdout);
+    assert!(whole.contains("Advice: ") && widest(&whole) <= 80, "{} columns:\n{whole}", widest(&whole));
 }
 
 #[test]

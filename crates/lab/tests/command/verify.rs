@@ -71,6 +71,20 @@ fn a_program_is_measured_beside_its_prediction() {
             assert!(ns > 1e5 && ns < number("/run_ns/median") * 10.0, "{row}");
         }
     }
+    // The shell, and what it starts. The folios of the heap are those of `tail`.
+    for row in rows {
+        let matched = row["processes"]["matched"].as_array().expect("a list");
+        let names: Vec<_> = matched.iter().map(|one| one["program"].as_str().expect("text")).collect();
+        assert!(names[0] == "sh" && names.contains(&"head") && names.contains(&"tail"), "{row}");
+        let peak = |name: &str| {
+            let one = matched.iter().find(|one| one["program"] == name).expect("it was seen");
+            let of = |pointer: &str| one.pointer(pointer).and_then(Value::as_f64).expect("a number");
+            (of("/peak_rss_bytes/predicted"), of("/peak_rss_bytes/measured/median"))
+        };
+        let ((small, small_measured), (large, large_measured)) = (peak("head"), peak("tail"));
+        assert!(small < large / 5.0 && small_measured < large_measured / 5.0, "{row}");
+        assert!((large / large_measured - 1.0).abs() < 0.1, "{row}");
+    }
     let unsampled_ns = compared["unsampled_ns"].as_f64().expect("a number");
     assert!((0.0..1e4).contains(&unsampled_ns), "{unsampled_ns}");
     // The program is recorded once before it is run, and once in each turn of sampled runs.

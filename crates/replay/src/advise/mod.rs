@@ -42,16 +42,15 @@ mod ways;
 mod words;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 
 use crate::files::{self, Shard};
 use crate::host::thp::selected;
-use crate::output::{self, Target, parse_bytes, quoted, say};
+use crate::output::{self, Format, parse_bytes, quoted, say};
 use crate::record::{Sampling, Subject};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
@@ -148,7 +147,7 @@ pub struct Args {
     /// control groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
-    /// How the advice is written.
+    /// How the advice is written: as JSON, one object a line for each trace, with all figures.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
@@ -162,25 +161,12 @@ impl Args {
     }
 }
 
-/// A form of the advice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For readers.
-    #[default]
-    Text,
-    /// One JSON object a line for each trace, with all figures. Everything else goes to standard error.
-    Json,
-}
-
 /// Runs `quire advise`.
 ///
 /// # Errors
 /// A command that cannot be recorded, a trace that cannot be read, memory that is out, a file of prices that cannot be used.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let json = match args.format {
-        Format::Json => Some(Target::named(Path::new("-"))?),
-        Format::Text => None,
-    };
+    let json = args.format.target(None)?;
     args.show.apply();
     if args.instrumented.is_some() {
         tlb::require()?;

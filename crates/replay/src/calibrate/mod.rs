@@ -26,7 +26,7 @@ pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 pub(crate) use walk::walk_ns;
 
-use crate::output::{self, Target, quoted, say};
+use crate::output::{self, Format, Target, quoted, say};
 
 /// Measure the ways to clear and copy memory on this machine, and show which of them the library chooses for what.
 ///
@@ -50,6 +50,9 @@ pub struct Args {
     /// Write the measurement as JSON to standard output, and everything else to standard error.
     #[arg(long)]
     json: bool,
+    /// With `json`, the same as `--json`.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
     /// Show the choice for a kernel that takes NS nanoseconds to save and restore the vector registers, which a process does not pay. The measurement stays as it is.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     vectors_ns: u32,
@@ -63,7 +66,7 @@ pub struct Args {
 /// A file that cannot be read or written, figures of another processor, or too little memory.
 pub fn run(args: &Args) -> Result<()> {
     let save = args.save.as_deref().map(Target::named).transpose()?;
-    let json = args.json.then(|| Target::named(Path::new("-"))).transpose()?;
+    let json = args.format.target(args.json.then_some(Path::new("-")))?;
     args.show.apply();
     if args.kernel {
         return measure_kernel(args, save, json);

@@ -7,9 +7,11 @@
 //! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
 //! sparkline values over time in one line        progress how far long work is
+//! format    whether the output is for readers or for programs
 //! ```
 
 mod draft;
+mod format;
 mod number;
 mod progress;
 mod quote;
@@ -19,6 +21,7 @@ mod target;
 mod width;
 
 pub use draft::Draft;
+pub use format::Format;
 pub use number::{duration, parse_bytes};
 pub use progress::Progress;
 pub use quote::{line, quoted};

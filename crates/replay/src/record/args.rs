@@ -9,8 +9,8 @@ use clap::ValueEnum;
 
 use super::attach::{Attach, attach};
 use super::options::{Options, Thp, Wait};
-use super::{Recorded, Subject, record};
-use crate::output::{parse_bytes, quoted, say};
+use super::{RecordError, Recorded, Subject, record};
+use crate::output::{Format, Target, parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
 
 const EXAMPLES: &str = "\
@@ -77,6 +77,10 @@ pub struct Args {
     /// Print no summary.
     #[arg(short, long)]
     quiet: bool,
+    /// The summary: text on standard error, or one JSON object on standard output. The program's own standard output then goes
+    /// to standard error.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "quiet")]
+    format: Format,
     /// The program and its arguments.
     #[arg(required_unless_present = "running", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -100,6 +104,10 @@ enum TierChoice {
 /// # Errors
 /// The trace is not whole; see [`super::RecordError`].
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.format == Format::Json && args.output == Path::new("-") {
+        return Err(RecordError::OutputTaken.into());
+    }
+    let json = args.format.target(None)?;
     let subject = args.pid.map(Subject::Process).or(args.cgroup.clone().map(Subject::Cgroup));
     if let Some(subject) = subject {
         let recorded = attach(&Attach {
@@ -113,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             no_arguments: args.no_arguments,
             referenced: None,
         })?;
-        tell(args, &recorded);
+        tell(args, &recorded, json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let name = args.name.clone().unwrap_or_else(|| {
@@ -137,14 +145,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         max_overhead: args.max_overhead.map(|percent| percent / 100.0),
         referenced: None,
     })?;
-    tell(args, &recorded);
+    tell(args, &recorded, json)?;
     Ok(ExitCode::from(recorded.exit_code))
 }
 
 /// Prints the summary, and to a user who wants none at least a warning that the trace is incomplete.
-fn tell(args: &Args, recorded: &Recorded) {
+fn tell(args: &Args, recorded: &Recorded, json: Option<Target>) -> anyhow::Result<()> {
     let path = quoted(&args.output);
-    if !args.quiet {
+    if let Some(json) = json {
+        json.write((recorded.json_line(&args.output) + "\n").as_bytes())?;
+    } else if !args.quiet {
         format!("{path}: {recorded}").lines().for_each(say);
     }
     if let Some(cause) = &recorded.written.cut {
@@ -154,6 +164,7 @@ fn tell(args: &Args, recorded: &Recorded) {
             cause.raw_os_error().map_or("record a shorter run", |_| "make room for it and record again");
         say(format_args!("quire: {path} has the first {kept} of {all} events ({cause}); {cure}"));
     }
+    Ok(())
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

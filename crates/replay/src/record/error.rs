@@ -37,6 +37,9 @@ pub enum RecordError {
     /// Standard output is a terminal.
     #[error("a trace is binary and is not written to a terminal; give a file, or redirect standard output")]
     Terminal,
+    /// Two things cannot both have standard output.
+    #[error("standard output takes the trace or the summary as JSON; give `-o` a file")]
+    OutputTaken,
     /// The kernel does not let this user see faults.
     #[error(
         "the kernel refuses to report {what} ({source}); {}, or set `sysctl kernel.perf_event_paranoid=2` \

@@ -1,5 +1,7 @@
 //! Follows a program by stopping each of its threads at its end, where the memory of its process is still there.
 
+use std::collections::HashMap;
+
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
@@ -9,16 +11,27 @@ use super::proc_files;
 use super::traced::{self, Change};
 
 /// A program that has ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Exits {
     pub(super) exit_code: u8,
-    /// The largest resident memory that any one process had.
-    pub(super) peak_rss_bytes: u64,
+    /// Every process, in the order in which they were started.
+    pub(super) processes: Vec<ProcessPeak>,
+}
+
+/// The memory of one process.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProcessPeak {
+    /// The kernel's name of the last program that it started: 15 bytes of the file's name. A process that started none has
+    /// that of its parent.
+    pub program: String,
+    /// The most resident memory that it had since it started this program.
+    pub peak_rss_bytes: u64,
 }
 
 /// Traces a process that waits at its gate, and all its descendants.
 pub(super) fn attach(pid: Pid) -> nix::Result<()> {
     let options = Options::PTRACE_O_TRACEEXIT
+        | Options::PTRACE_O_TRACEEXEC
         | Options::PTRACE_O_TRACEFORK
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACECLONE
@@ -29,6 +42,7 @@ pub(super) fn attach(pid: Pid) -> nix::Result<()> {
 /// Runs until the program and all its descendants have ended.
 pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
     let mut exits = Exits::default();
+    let mut living = HashMap::new();
     loop {
         let change = match traced::wait() {
             Ok(change) => change,
@@ -37,6 +51,7 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
             Err(errno) => return Err(errno),
         };
         if let Some(exit_code) = change.exit_code() {
+            living.remove(&change.tid());
             if change.tid() == program {
                 exits.exit_code = exit_code;
             }
@@ -45,9 +60,7 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
         let resumed = match change {
             Change::Event { tid, .. } if change.is_group_stop() => traced::listen(tid),
             Change::Event { tid, event, .. } => {
-                if event == libc::PTRACE_EVENT_EXIT {
-                    exits.peak_rss_bytes = exits.peak_rss_bytes.max(peak_rss_bytes(tid));
-                }
+                exits.look(tid, event, &mut living);
                 traced::cont(tid, 0)
             }
             Change::Signalled(tid, signal) => traced::cont(tid, signal),
@@ -61,8 +74,22 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
     }
 }
 
-/// The peak since the last exec. A process that is gone has none.
-fn peak_rss_bytes(tid: Pid) -> u64 {
-    let status = proc_files::status(tid.as_raw());
-    status.ok().and_then(|status| status.vmhwm).unwrap_or(0) * 1024
+impl Exits {
+    /// Looks at a thread that has stopped at an event. `living` has the places of processes that have not ended.
+    fn look(&mut self, tid: Pid, event: i32, living: &mut HashMap<Pid, usize>) {
+        // A process that is gone has nothing to look at.
+        let Ok(status) = proc_files::status(tid.as_raw()) else { return };
+        // A new process stops before its first instruction: then it is seen here, whichever event is reported first.
+        let place = *living.entry(Pid::from_raw(status.tgid)).or_insert_with(|| {
+            self.processes.push(ProcessPeak { program: status.name.clone(), peak_rss_bytes: 0 });
+            self.processes.len() - 1
+        });
+        let process = &mut self.processes[place];
+        match event {
+            libc::PTRACE_EVENT_EXEC => process.program = status.name,
+            // The peak of an address space begins anew with a program. The last thread to end has seen most.
+            libc::PTRACE_EVENT_EXIT => process.peak_rss_bytes = status.vmhwm.unwrap_or(0) * 1024,
+            _ => {}
+        }
+    }
 }

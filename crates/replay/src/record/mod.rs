@@ -71,6 +71,7 @@ pub use args::{Args, run};
 use attach::has_no_huge_pages;
 pub use attach::{Attach, attach};
 pub use error::RecordError;
+pub use exits::ProcessPeak;
 pub use options::{Options, Thp, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};

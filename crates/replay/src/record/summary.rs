@@ -1,5 +1,7 @@
 //! The summary of a recording.
 
+mod json;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;

@@ -14,14 +14,14 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use super::child::{self, Folios};
-use super::exits::{self, Exits};
+use super::exits::{self, Exits, ProcessPeak};
 use super::follow::{self, FaultCounts, Following};
 use super::options::Wait;
 use super::signals::Signals;
 use super::{RecordError, collect};
 
 /// What the kernel counted for a program and all that it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counted {
     /// The program's exit code.
     pub exit_code: u8,
@@ -29,6 +29,8 @@ pub struct Counted {
     pub faults: u64,
     /// The largest resident memory that any one process had.
     pub peak_rss_bytes: u64,
+    /// Every process in the order in which they were started, where peaks are [`Peak::Seen`].
+    pub processes: Vec<ProcessPeak>,
     /// Time in the kernel, of all processes.
     pub kernel_ns: u64,
     /// When the program was started (`CLOCK_MONOTONIC`).
@@ -74,7 +76,7 @@ pub fn run_unrecorded(
     let since = Instant::now();
     let started = gated.start()?;
     let exits = match peak {
-        Peak::Counted => Exits { exit_code: follow(started.pid, &mut signals)?, peak_rss_bytes: 0 },
+        Peak::Counted => Exits { exit_code: follow(started.pid, &mut signals)?, processes: Vec::new() },
         Peak::Seen => {
             // A signal to this process ends the program too.
             drop(signals);
@@ -86,10 +88,12 @@ pub fn run_unrecorded(
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(RecordError::system("getrusage"))?;
     let (faults, kernel) = (usage.minor_page_faults() + usage.major_page_faults(), usage.system_time());
     let counted_peak = usage.max_rss() as u64 * 1024;
+    let seen_peak = exits.processes.iter().map(|process| process.peak_rss_bytes).max().unwrap_or(0);
     Ok(Counted {
         exit_code: exits.exit_code,
         faults: (faults as u64).saturating_sub(before.minor + before.major),
-        peak_rss_bytes: if exits.peak_rss_bytes == 0 { counted_peak } else { exits.peak_rss_bytes },
+        peak_rss_bytes: if seen_peak == 0 { counted_peak } else { seen_peak },
+        processes: exits.processes,
         kernel_ns: kernel.tv_sec() as u64 * 1_000_000_000 + kernel.tv_usec() as u64 * 1000,
         began,
         run_ns,

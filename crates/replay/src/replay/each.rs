@@ -17,6 +17,8 @@ pub(crate) struct Process {
     pub(crate) program: Option<PathId>,
     /// The most resident bytes of all that it ran.
     pub(crate) peak: u64,
+    /// The same of the last program alone.
+    pub(crate) last_peak: u64,
     /// The first step of the recorded time at whose start it lived.
     pub(crate) first_step: u64,
     /// Resident bytes at the start of that step and of the following ones, while it lived.
@@ -26,7 +28,7 @@ pub(crate) struct Process {
     pub(crate) wasted: Vec<u64>,
 }
 
-/// All processes of a replay.
+/// All processes of a replay, in the order in which they were started.
 #[derive(Default)]
 pub(super) struct Each {
     /// The places of living ones, by number.
@@ -61,11 +63,17 @@ impl Each {
         self.steps += steps;
     }
 
+    /// Notes a process that was forked, or starts a program.
+    pub(super) fn started(&mut self, pid: u32) {
+        self.process(pid, None);
+    }
+
     /// Notes the most pages that an address space had which a process leaves. One that shared its parent's until it started a
     /// program has had those too, as Linux counts.
     pub(super) fn left(&mut self, pid: u32, program: Option<PathId>, pages: u64) {
         let process = self.process(pid, program);
-        process.peak = process.peak.max(pages * PAGE);
+        process.last_peak = pages * PAGE;
+        process.peak = process.peak.max(process.last_peak);
     }
 
     /// Notes the end of a process, whose number may be reused.

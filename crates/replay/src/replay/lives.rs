@@ -36,6 +36,7 @@ impl Replayer<'_> {
         // A number that is reused without an exit would leak its address space.
         self.drop_space(child)?;
         self.processes.adopt(child, space);
+        self.note_start(child);
         self.forked.insert(tid, ns);
         Ok(())
     }
@@ -46,6 +47,7 @@ impl Replayer<'_> {
             // As in a fork: its number may be reused without an exit.
             self.drop_space(child)?;
             self.processes.share(child, key);
+            self.note_start(child);
         }
         Ok(())
     }
@@ -64,9 +66,17 @@ impl Replayer<'_> {
         let mut space = Space::new(mm, model);
         space.parts.program = Some(name);
         let key = self.processes.adopt(pid, space);
+        self.note_start(pid);
         self.processes.switch_to(cpu, key);
         self.starting.insert(pid, gone + ns);
         Ok(())
+    }
+
+    /// Gives a process its place in the order of starts, unless it has one.
+    fn note_start(&mut self, pid: u32) {
+        if let Some(each) = &mut self.each {
+            each.started(pid);
+        }
     }
 
     /// A process ends.

@@ -82,7 +82,7 @@ pub(crate) use trial::{Figures, Trial};
 
 use crate::calibrate::{self, Chosen};
 use crate::host::machine;
-use crate::output::{self, Target, quoted, say};
+use crate::output::{self, Format, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;
 use policy::{FolioChoice, parse_folio, parse_memory};
@@ -138,6 +138,9 @@ pub struct Args {
     /// Write the figures as JSON lines to FILE. With `-` they go to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// With `json`, the same as `--json -`.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
+    format: Format,
     #[command(flatten)]
     show: output::Show,
 }
@@ -180,7 +183,7 @@ const UNJUDGED: u8 = 3;
 /// # Errors
 /// A trace that cannot be read, a machine that the host refuses, memory that is out, a result file that cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let json = args.json.as_deref().map(Target::named).transpose()?;
+    let json = args.format.target(args.json.as_deref())?;
     args.show.apply();
     // All files are surveyed first, so that damage anywhere shows before anything is printed.
     let bounds = args.bounds();

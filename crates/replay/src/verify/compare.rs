@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::fault_time::SAMPLE_NS;
 use super::measure::{Measured, Runs};
 use super::priced::Priced;
+use super::processes::Processes;
 use super::run_off::RunOff;
 use super::turns::{TAIL, between, longer, percent};
 use crate::calibrate::usual;
@@ -65,6 +66,8 @@ pub(super) struct Row {
     pub(super) replayed_faults: u64,
     pub(super) faults: Figure,
     pub(super) peak_rss_bytes: Figure,
+    /// That of each process, if it was seen.
+    pub(super) processes: Processes,
     /// Nanoseconds in page faults, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fault_ns: Option<Figure>,
@@ -150,6 +153,7 @@ impl Compared {
                     RSS_PERCENT,
                     rss_grain(),
                 ),
+                processes: Processes::of(&prediction.processes, &runs.processes),
                 fault_ns: (!runs.fault_ns.is_empty()).then(|| {
                     let unsampled_ns = prediction.traps as f64 * measured.unsampled_ns;
                     Figure::of_time(prediction.fault_ns, &runs.fault_ns, unsampled_ns as u64)
@@ -233,7 +237,7 @@ pub(super) fn rss_grain() -> u64 {
 
 impl Figure {
     /// `grain` is what the kernel's count of a run may miss.
-    fn new(predicted: u64, measured: Spread, allowed_percent: f64, grain: u64) -> Self {
+    pub(super) fn new(predicted: u64, measured: Spread, allowed_percent: f64, grain: u64) -> Self {
         let error_percent = percent(predicted as f64 - measured.median as f64, measured.median);
         let verdict = match error_percent.abs() {
             error if error <= allowed_percent => Verdict::Within,
@@ -261,7 +265,7 @@ pub(super) fn time_grain(sampled_runs: usize) -> u64 {
 }
 
 impl Spread {
-    fn of(mut values: Vec<u64>) -> Self {
+    pub(super) fn of(mut values: Vec<u64>) -> Self {
         values.sort_unstable();
         let (Some(&least), Some(&most)) = (values.first(), values.last()) else {
             return Self { median: 0, least: 0, most: 0, spread_percent: 0.0 };

@@ -14,7 +14,7 @@ use super::streams::Streams;
 use super::unsampled::Faulted;
 use crate::calibrate::usual;
 use crate::output::{Progress, quoted, say};
-use crate::record::{self, Counted, Peak, Wait};
+use crate::record::{self, Counted, Peak, ProcessPeak, Wait};
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
 use crate::trace::{Program, Tier};
@@ -55,6 +55,8 @@ pub(super) struct Measured {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
     pub(super) runs: Vec<Counted>,
+    /// The processes of each run, or of as many others, if their peaks were seen.
+    pub(super) processes: Vec<Vec<ProcessPeak>>,
     /// Faults in the whole system that found no free folio of these sizes meanwhile.
     pub(super) fell_back: u64,
     /// Nanoseconds in faults of further runs.
@@ -110,6 +112,8 @@ impl<'a> Measuring<'a> {
         // This run warms the page cache.
         let first = self.run(Peak::Seen)?;
         let peak = if first.peak_rss_bytes < SMALL_BYTES { Peak::Seen } else { Peak::Counted };
+        // Of a program with more than one process, a run more tells the peaks of all.
+        let apart = peak == Peak::Counted && first.processes.len() > 1;
         let mut measured = vec![Runs::default(); sets.len()];
         let mut progress = Progress::new("verify", runs as usize * sets.len());
         for turn in 0..runs {
@@ -117,7 +121,14 @@ impl<'a> Measuring<'a> {
                 self.tell(&mut progress, "runs", &sets[at].name());
                 let fell_back = || sets[at].kib().filter_map(|kib| settings.fell_back(kib)).sum::<u64>();
                 let before = fell_back();
-                measured[at].runs.push(settings.while_always(&kib_of(sets[at]), || self.run(peak))?);
+                let kib = kib_of(sets[at]);
+                let mut run = settings.while_always(&kib, || self.run(peak))?;
+                let mut seen = std::mem::take(&mut run.processes);
+                if apart {
+                    seen = settings.while_always(&kib, || self.run(Peak::Seen))?.processes;
+                }
+                measured[at].runs.push(run);
+                measured[at].processes.extend((!seen.is_empty()).then_some(seen));
                 measured[at].fell_back += fell_back() - before;
                 progress.advance();
             }

@@ -10,6 +10,7 @@
 //! run_off   further turns, until they tell whether another set is faster than what is advised
 //! turns     by how much runs take longer than others of the same turns, and what chance may have made of it
 //! priced    what the replays predict, time in faults included
+//! processes the peak memory of each process, predicted beside measured
 //! compare   predictions, medians, errors and spreads
 //! text      the table
 //! ```
@@ -19,6 +20,7 @@ mod fault_time;
 mod group;
 mod measure;
 mod priced;
+mod processes;
 mod run_off;
 mod run_process;
 mod streams;
@@ -31,14 +33,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 
 pub use run_process::{RunArgs, run_once};
 pub use unsampled::{FaultsArgs, fault};
 
 use crate::advise;
 use crate::files::{self, Shard};
-use crate::output::{self, quoted, say};
+use crate::output::{self, Format, quoted, say};
 use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
 use crate::settings::{Places, Settings};
 use crate::trace::Tier;
@@ -97,13 +99,6 @@ pub struct Args {
     /// The program and its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    #[default]
-    Text,
-    Json,
 }
 
 /// Runs `quire verify`.

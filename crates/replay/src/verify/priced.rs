@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use quire::vm::FaultKind;
 
+use super::processes::{self, ProcessMemory};
 use super::turns::median;
 use crate::advise::{self, Prices};
 use crate::calibrate::usual;
@@ -22,7 +23,7 @@ pub(super) struct Priced {
 }
 
 /// A program under one size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Prediction {
     set: FolioSet,
     /// Faults that Quire took in the replay.
@@ -32,6 +33,8 @@ pub(super) struct Prediction {
     pub(super) traps: u64,
     pub(super) fault_ns: u64,
     pub(super) peak_rss: u64,
+    /// The peak of each process.
+    pub(super) processes: Vec<ProcessMemory>,
 }
 
 impl Priced {
@@ -57,7 +60,8 @@ impl Priced {
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
             let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
             let (set, peak_rss) = (figures.set, figures.peak_rss);
-            Prediction { set, replayed, faults, traps, fault_ns: ns.max(0.0) as u64, peak_rss }
+            let processes = processes::predicted(trial.names(), &figures.processes);
+            Prediction { set, replayed, faults, traps, fault_ns: ns.max(0.0) as u64, peak_rss, processes }
         };
         let advised = advise::advised(replayed, &prices, trial);
         let sizes = replayed.iter().map(predicted).collect();
@@ -94,8 +98,8 @@ impl Priced {
         Ok(Self { sizes, ..self })
     }
 
-    pub(super) fn of(&self, set: FolioSet) -> Option<Prediction> {
-        self.sizes.iter().copied().find(|prediction| prediction.set == set)
+    pub(super) fn of(&self, set: FolioSet) -> Option<&Prediction> {
+        self.sizes.iter().find(|prediction| prediction.set == set)
     }
 
     /// The shortest time in faults under any size.
@@ -119,6 +123,7 @@ impl Prediction {
             traps: of(|of| of.traps),
             fault_ns: of(|of| of.fault_ns),
             peak_rss: of(|of| of.peak_rss),
+            processes: processes::usual(predicted.iter().map(|sizes| &sizes[at].processes[..])),
         }
     }
 }
@@ -191,15 +196,15 @@ mod tests {
         let with = |names: &[&str]| {
             let (priced, trial, replayed) = alone("gcc.qtrace");
             let recordings: Vec<_> = names.iter().map(|name| path(name)).collect();
-            priced.with_recordings(&recordings, trial, replayed).unwrap().sizes[0]
+            priced.with_recordings(&recordings, trial, replayed).unwrap().sizes.remove(0)
         };
-        let counts = |of: Prediction| (of.replayed, of.faults, of.traps, of.peak_rss);
-        let (first, other) = (alone("gcc.qtrace").0.sizes[0], alone("node.qtrace").0.sizes[0]);
-        assert_eq!(counts(with(&[])), counts(first));
+        let counts = |of: &Prediction| (of.replayed, of.faults, of.traps, of.peak_rss);
+        let (first, other) = (alone("gcc.qtrace").0.sizes.remove(0), alone("node.qtrace").0.sizes.remove(0));
+        assert_eq!(counts(&with(&[])), counts(&first));
         assert_eq!(with(&["gcc.qtrace"]).fault_ns, first.fault_ns);
-        assert_eq!(counts(with(&["gcc.qtrace", "node.qtrace"])), counts(first));
+        assert_eq!(counts(&with(&["gcc.qtrace", "node.qtrace"])), counts(&first));
         let mostly_another = with(&["node.qtrace", "node.qtrace"]);
-        assert_eq!(counts(mostly_another), counts(other));
+        assert_eq!(counts(&mostly_another), counts(&other));
         assert_ne!(mostly_another.fault_ns, other.fault_ns, "prices are of all");
     }
 

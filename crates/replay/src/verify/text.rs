@@ -6,15 +6,20 @@ use super::compare::{
     Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict, rss_grain,
     time_grain,
 };
+use super::processes::{ProcessFigure, Processes};
 use super::run_off::Against;
 use crate::output::{duration, quoted};
 
 const COLUMNS: usize = 80;
 
+/// How many processes are named whose peak is not as predicted.
+const MISSED_SHOWN: usize = 4;
+
 /// What the figures are, and what the comparison leaves out.
 const NOTE: &str = "\
 Predicted faults: those of the recorded run, less what a replay under the size
-saves against one under 4K. Peak RSS: of the largest process. Measured: medians.";
+saves against one under 4K. Peak RSS: of the largest process, if not said
+otherwise. Measured: medians.";
 
 /// For a program of little memory.
 const STOPPED: &str = "\
@@ -44,6 +49,7 @@ pub(super) fn section(compared: &Compared) -> String {
     let or_spread = ", or within the runs' own spread.\n";
     let grain = mib(rss_grain());
     let or_grain = format!(", the runs' own spread, or {grain} MiB (kernel's count).\n");
+    let of_each = processes(compared);
     let assumed = match compared.prices_measured {
         true => "",
         false => "\n(prices assumed: `calibrate --kernel`)",
@@ -56,12 +62,49 @@ pub(super) fn section(compared: &Compared) -> String {
         + or_spread
         + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
         + &or_grain
+        + &of_each
         + &judged(|row| row.fault_ns.as_ref(), "Time in faults", FAULT_TIME_PERCENT)
         + &or_samples
         + &compared.advice.as_ref().map_or_else(String::new, advice)
         + NOTE
         + "\n"
         + if compared.stopped_at_exit { STOPPED } else { "" }
+}
+
+/// How many processes have the predicted peak, and which of the others are the furthest from it. Says nothing of a program
+/// that has one process.
+fn processes(compared: &Compared) -> String {
+    let of = |row: &Row| {
+        row.processes.matched.iter().map(|one| (row.folio.clone(), one.clone())).collect::<Vec<_>>()
+    };
+    let all: Vec<(String, ProcessFigure)> = compared.sizes.iter().flat_map(of).collect();
+    let error = |one: &ProcessFigure| one.peak_rss_bytes.error_percent.abs();
+    let mut missed: Vec<&(String, ProcessFigure)> =
+        all.iter().filter(|(_, one)| one.peak_rss_bytes.verdict == Verdict::Missed).collect();
+    missed.sort_by(|(_, one), (_, other)| error(other).total_cmp(&error(one)));
+    let unmatched =
+        |of: fn(&Processes) -> usize| compared.sizes.iter().map(|row| of(&row.processes)).max().unwrap_or(0);
+    let (replay, runs) = (unmatched(|each| each.only_predicted), unmatched(|each| each.only_measured));
+    if all.len() <= compared.sizes.len() && replay + runs == 0 {
+        return String::new();
+    }
+    let mut text =
+        format!("Peak RSS of each process: {} of {} within these.\n", all.len() - missed.len(), all.len());
+    if replay + runs > 0 {
+        let _ = writeln!(text, "        Not compared: {replay} only in the replay, {runs} only in the runs.");
+    }
+    for (folio, ProcessFigure { program, number, peak_rss_bytes: figure, .. }) in
+        missed.into_iter().take(MISSED_SHOWN)
+    {
+        let (predicted, measured) = (mib(figure.predicted), mib(figure.measured.median));
+        let error = figure.error_percent;
+        let program = quoted(program);
+        let _ = writeln!(
+            text,
+            "        {program} {number} under {folio}: {predicted}, {measured} measured, {error:+.1}%"
+        );
+    }
+    text
 }
 
 /// The run under the advice beside the best one.

@@ -9,6 +9,7 @@ use super::memory::{self, Heat, Process};
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, Named, thousands};
 use super::policies::{self, Policies, SetCounts};
+use super::side_by_side::{self, Run, Subject};
 use crate::output::duration;
 
 /// What `quire advise --format json` says of a program.
@@ -140,6 +141,21 @@ pub(super) fn section(advice: &Advice) -> Result<Section> {
         (sets(advice))
     };
     Ok(Section { title, body })
+}
+
+impl Advice {
+    /// What is predicted, to be shown beside other runs.
+    pub(super) fn run(&self, file: String) -> Run {
+        let size = |set: &Set| side_by_side::Size {
+            folio: set.folio.clone(),
+            faults: set.faults,
+            peak_bytes: set.memory_bytes,
+            fault_ns: Some(set.time_ns),
+        };
+        let (program, command) = (self.program.clone(), self.command.clone());
+        let of = Subject { program, command, are: "predicted" };
+        Run { of, file, sizes: self.sets.iter().map(size).collect() }
+    }
 }
 
 /// What a change makes of the baseline.

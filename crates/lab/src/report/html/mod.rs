@@ -7,6 +7,7 @@
 //! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
 //! memory    of its cards those of processes and of first touches        policies  other policies than sizes of folios
 //! mappings  its tables of mappings, and of a plan for some of them alone
+//! side_by_side several runs of one program
 //! ```
 
 mod advise;
@@ -16,6 +17,7 @@ mod memory;
 mod page;
 mod plot;
 mod policies;
+mod side_by_side;
 mod verify;
 
 use std::fs;
@@ -35,17 +37,22 @@ use crate::output::{Target, quoted};
 /// A file that cannot be read, or that no command of this one wrote; files that are all empty.
 pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     let target = Target::named(out)?;
-    let (mut sections, mut programs) = (Vec::new(), Vec::new());
+    let (mut sections, mut programs, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for file in files {
         let text =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", quoted(file.as_ref())))?;
         if text.is_empty() {
             continue;
         }
+        let name = || file.as_ref().file_name().unwrap_or_default().to_string_lossy().into_owned();
         match read(&text).with_context(|| format!("cannot show {}", quoted(file.as_ref())))? {
             Figures::Compared(rows) => sections.push(compare::section(&rows)?),
-            Figures::Verified(more) => programs.extend(more),
+            Figures::Verified(more) => {
+                runs.extend(more.iter().map(|program| program.run(name())));
+                programs.extend(more);
+            }
             Figures::Advised(advice) => {
+                runs.extend(advice.iter().map(|advice| advice.run(name())));
                 sections.extend(advice.iter().map(advise::section).collect::<Result<Vec<_>>>()?);
             }
         }
@@ -53,6 +60,7 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     if !programs.is_empty() {
         sections.insert(0, verify::section(&programs)?);
     }
+    sections.splice(0..0, side_by_side::sections(&runs)?);
     if let (true, Some(file)) = (sections.is_empty(), files.first()) {
         bail!("{} is empty, and no other file has figures", quoted(file.as_ref()));
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::page::{MIB, Section, command, mebibytes};
 use super::plot::{self, Mark, thousands};
+use super::side_by_side::{self, Run, Subject};
 use crate::output::duration;
 
 /// What `quire verify --format json` says of a program.
@@ -131,6 +132,21 @@ pub(super) fn section(programs: &[Program]) -> Result<Section> {
         @for program in programs { (table(program)) }
     };
     Ok(Section { title: "Predicted by a replay, measured on this kernel".to_owned(), body })
+}
+
+impl Program {
+    /// What was measured, to be shown beside other runs.
+    pub(super) fn run(&self, file: String) -> Run {
+        let size = |size: &Size| side_by_side::Size {
+            folio: size.folio.clone(),
+            faults: size.faults.measured.median,
+            peak_bytes: size.peak_rss_bytes.measured.median,
+            fault_ns: size.fault_ns.as_ref().map(|time| time.measured.median as f64),
+        };
+        let (program, command) = (self.program.clone(), self.command.clone());
+        let of = Subject { program, command, are: "measured" };
+        Run { of, file, sizes: self.sizes.iter().map(size).collect() }
+    }
 }
 
 /// What was predicted wrong.

@@ -52,6 +52,7 @@ fn the_advice_is_judged_by_the_fastest_set() {
                 replayed_faults: 1,
                 faults: figure,
                 peak_rss_bytes: figure,
+                processes: Processes::default(),
                 fault_ns: None,
                 kernel_ns: Spread::of(vec![1]),
                 run_ns: Spread::of(vec![*run_ns]),

@@ -15,6 +15,7 @@ fn compared(command: &[&str]) -> Compared {
         replayed_faults: 1,
         faults: figure(123_456_789, 12_345_678, verdict),
         peak_rss_bytes: figure(12_345 << 20, 12_346 << 20, Verdict::Missed),
+        processes: Processes::default(),
         fault_ns: Some(figure(12_345_678_900, 1_234_567_890, verdict)),
         kernel_ns: spread(12_345_000_000),
         run_ns: spread(1_234_567_000_000),
@@ -63,6 +64,31 @@ fn no_line_is_longer_than_80_columns() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     assert!(text.lines().next().is_some_and(|first| first.ends_with("…, 5 runs of each size")), "{text}");
+}
+
+#[test]
+fn processes_that_are_not_as_predicted_are_named() {
+    let mut compared = compared(&["p"]);
+    assert!(!section(&compared).contains("each process"), "the largest is all there is");
+    let figure = compared.sizes[0].peak_rss_bytes;
+    let matched = |number| ProcessFigure {
+        program: "fifteen bytes\u{1b}x".to_owned(),
+        number,
+        runs: 5,
+        peak_rss_bytes: match number {
+            1 => figure,
+            _ => Figure { verdict: Verdict::Within, error_percent: 0.1, ..figure },
+        },
+    };
+    for row in &mut compared.sizes {
+        row.processes.matched = (1..=3).map(matched).collect();
+    }
+    compared.sizes[1].processes.only_predicted = 12;
+    let text = section(&compared);
+    let said = "\nPeak RSS of each process: 6 of 9 within these.\n        Not compared: 12 only in the replay, 0 only in the runs.\n";
+    assert!(text.contains(said), "{text}");
+    assert!(text.contains("x' 1 under 128K: 12345.0, 12346.0 measured, -102.8%\n"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Checks of the kernel itself, chosen by its option `selftest`. `panic` and `trap` make it fail, as a test of what a
 //! failure shows.
 //!
-//! With `shootdown`, the first CPU changes an address space, and all CPUs look at it right after that: what was unmapped must fault,
-//! what was made read-only must not be written, and what was moved must be gone from its old place. Each CPU has
-//! used the old translation just before, so it sees the change only because of the flush.
+//! With `shootdown`, the first CPU changes an address space, and all CPUs look at it right after that: what was unmapped
+//! must fault, what was made read-only must not be written, and what was moved must be gone from its old place. Each CPU
+//! has used the old translation just before, so it sees the change only because of the flush.
 
 use alloc::sync::Arc;
 use core::arch::asm;

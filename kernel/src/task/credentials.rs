@@ -11,6 +11,7 @@ use super::process::Process;
 use super::sched;
 use crate::errno::Errno;
 use crate::files::node::{Attributes, Kind};
+use crate::memory::manager::Space;
 
 /// A right of the root user, by its number in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -251,10 +252,25 @@ impl Process {
 
     /// Whether it may look at the memory of a process, and change it.
     pub fn may_trace(&self, other: &Self) -> bool {
+        // The credentials first: a process that takes new ones says before that its memory is not shown any more.
         core::ptr::eq(self, other)
             || self.has(Right::Trace)
-            || other.account.is_dumpable.load(Ordering::Relaxed)
-                && self.credentials().covers(&other.credentials())
+            || self.credentials().covers(&other.credentials())
+                && other.account.is_dumpable.load(Ordering::Relaxed)
+    }
+
+    /// The address space of a process whose memory it may look at.
+    ///
+    /// # Errors
+    /// [`Errno::ESRCH`] if the process has ended, or runs another program meanwhile: that one may be looked at, and the
+    /// one before not. `refused` if its memory may not be looked at.
+    pub fn traced_space(&self, other: &Self, refused: Errno) -> Result<Arc<Space>, Errno> {
+        let space = other.space_handle().ok_or(Errno::ESRCH)?;
+        if !self.may_trace(other) {
+            return Err(refused);
+        }
+        let is_the_same = other.space_handle().is_some_and(|now| Arc::ptr_eq(&now, &space));
+        is_the_same.then_some(space).ok_or(Errno::ESRCH)
     }
 
     /// Whether it uses a right.

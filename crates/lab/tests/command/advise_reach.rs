@@ -67,9 +67,9 @@ fn assert_known(line: &Value, (mapped, part): (f64, f64)) {
     let process = &reach["process"];
     assert_eq!(process["program"], "chase", "{reach}");
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{reach}"));
-    // Pages of the loader and the C library are 1 to 2 MiB.
+    // Pages of the loader and the C library are 1 to 2 MiB. A TLB that holds all pages hides a few.
     let median = number(&process["median_bytes"]) / MIB;
-    assert!((part - 0.1..part + 3.0).contains(&median), "{median} MiB: {reach}");
+    assert!((0.98 * part..part + 3.0).contains(&median), "{median} MiB: {reach}");
     let mappings = process["mappings"].as_array().expect("mappings");
     let large = mappings.iter().find(|mapping| number(&mapping["bytes"]) >= mapped * MIB);
     let large = large.unwrap_or_else(|| panic!("{reach}"));
@@ -78,7 +78,7 @@ fn assert_known(line: &Value, (mapped, part): (f64, f64)) {
     // Side by side they take an entry for each 2 MiB, and at most all of the mapping.
     let with = &process["with_2m"];
     let (pages, blocks) = (part * 256.0, part / 2.0);
-    assert!((pages - 16.0..pages + 768.0).contains(&number(&process["entries_4k"])), "{reach}");
+    assert!((0.98 * pages..pages + 768.0).contains(&number(&process["entries_4k"])), "{reach}");
     assert!((blocks..blocks + 4.0).contains(&number(&with["least_2m"])), "{reach}");
     assert!((mapped / 2.0 - 1.0..mapped / 2.0 + 4.0).contains(&number(&with["most_2m"])), "{reach}");
     assert!(number(&reach["tlb_last_4k"]) > 0.0 && number(&reach["interval_ns"]) >= 1e8, "{reach}");

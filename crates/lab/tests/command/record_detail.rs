@@ -6,6 +6,7 @@ use std::process::Command;
 use crate::advise::{Copy, number, text, touches, words};
 use crate::recorder::{Recording, tiers};
 use crate::small_trace::{anonymous, program};
+use lab::settings::Places;
 use lab::trace::EventKind;
 use serde_json::Value;
 
@@ -18,15 +19,20 @@ fn huge_pages_stay_as_they_are_if_asked_and_the_header_says_so() {
     if !setting.contains("[always]") && !setting.contains("[madvise]") {
         return println!("skipped: this machine has no transparent huge pages");
     }
+    // While another test has changed the settings, every size may be off, and that is what a header says.
+    let journal = Places::of_this_machine().journal();
     for tier in tiers() {
         for (thp, enabled) in [("off", "0"), ("as-is", "1")] {
             let options = ["--quiet", "--tier", tier, "--thp", thp];
+            let was_changed = journal.exists();
             let mut run = Recording::of_script(&options, "cat /proc/self/status");
             assert!(run.end().success(), "{}", run.stderr());
             let status = run.text("stdout");
             let seen = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(str::trim);
             assert_eq!(seen, Some(enabled), "{tier}, {thp}");
-            assert_eq!(run.trace().0.thp_disabled, thp == "off", "{tier}");
+            if thp == "off" || !was_changed && !journal.exists() {
+                assert_eq!(run.trace().0.thp_disabled, thp == "off", "{tier}");
+            }
         }
     }
 }

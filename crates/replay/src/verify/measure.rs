@@ -123,13 +123,13 @@ impl<'a> Measuring<'a> {
                 let before = fell_back();
                 let kib = kib_of(sets[at]);
                 let mut run = settings.while_always(&kib, || self.run(peak))?;
+                measured[at].fell_back += fell_back() - before;
                 let mut seen = std::mem::take(&mut run.processes);
                 if apart {
                     seen = settings.while_always(&kib, || self.run(Peak::Seen))?.processes;
                 }
                 measured[at].runs.push(run);
                 measured[at].processes.extend((!seen.is_empty()).then_some(seen));
-                measured[at].fell_back += fell_back() - before;
                 progress.advance();
             }
         }

@@ -32,10 +32,7 @@ impl Call<'_> {
         if !matches!(advice, abi::MADV_COLD | abi::MADV_PAGEOUT | abi::MADV_WILLNEED | abi::MADV_COLLAPSE) {
             return Err(Errno::EINVAL);
         }
-        let space = process.space_handle().ok_or(Errno::ESRCH)?;
-        if !self.process().may_trace(&process) {
-            return Err(Errno::EACCES);
-        }
+        let space = self.process().traced_space(&process, Errno::EACCES)?;
         if space.number() != self.space.number() {
             credentials::check(Right::Nice)?;
         }

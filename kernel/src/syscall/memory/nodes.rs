@@ -18,7 +18,7 @@ use crate::syscall::{Answer, Call};
 use crate::task::credentials::{self, Right};
 use crate::task::{sched, table};
 
-/// The most pages of one call that Linux looks at before it checks the next.
+/// The flags that `move_pages` knows.
 const FLAGS: u32 = abi::MPOL_MF_MOVE | abi::MPOL_MF_MOVE_ALL;
 
 /// The nodes that have memory.
@@ -160,11 +160,8 @@ impl Call<'_> {
             0 => self.process().clone(),
             pid => table::process_of(pid).ok_or(Errno::ESRCH)?,
         };
-        if !self.process().may_trace(&process) {
-            return Err(Errno::EPERM);
-        }
-        let space = process.space_handle();
-        space.ok_or(Errno::EINVAL)
+        let space = self.process().traced_space(&process, Errno::EPERM);
+        space.map_err(|errno| if errno == Errno::ESRCH { Errno::EINVAL } else { errno })
     }
 }
 

@@ -56,10 +56,7 @@ impl Call<'_> {
             return Ok(0);
         }
         let process = table::process_of(pid as u32).ok_or(Errno::ESRCH)?;
-        let space = process.space_handle().ok_or(Errno::ESRCH)?;
-        if !self.process().may_trace(&process) {
-            return Err(Errno::EPERM);
-        }
+        let space = self.process().traced_space(&process, Errno::EPERM)?;
         self.copy_all(UserMemory::of_other(self.space, &space), &own, &other, direction)
     }
 

@@ -27,7 +27,9 @@ impl Recorded {
             "trace": quoted(output).to_string(),
             "trace_bytes": written.bytes,
             "trace_events": written.events,
+            "cut": written.cut.as_ref().map(ToString::to_string),
             "exit_code": self.exit_code,
+            "asked_to_end": self.asked_to_end.map(|signal| signal.to_string()),
             "tier": match self.tier {
                 Tier::Privileged => "privileged",
                 Tier::User => "user",

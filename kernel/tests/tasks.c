@@ -870,6 +870,13 @@ static void descriptors(void)
     if (child == 0)
         _exit(6);
     CHECK(waitid(3, descriptor, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == 6);
+    /* One that shares its parent's descriptors finds its own among them. */
+    for (int round = 0; round < 100; round++) {
+        child = syscall(SYS_clone, CLONE_PIDFD | CLONE_FILES | SIGCHLD, 0, &descriptor, 0, 0);
+        if (child == 0)
+            _exit(fcntl(descriptor, F_GETFD) == FD_CLOEXEC ? 7 : 1);
+        CHECK(waitpid(child, &status, 0) == child && status == 7 << 8 && close(descriptor) == 0);
+    }
     arguments[0] |= CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
     CHECK(syscall(SYS_clone3, arguments, sizeof arguments) == -1 && errno == EINVAL);
     int both = CLONE_PIDFD | CLONE_PARENT_SETTID | SIGCHLD;

@@ -99,10 +99,12 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
         // A thread of a process whose parent waits leaves that as it is.
         child.is_vforked.store(true, Ordering::Release);
     }
-    run::launch(new)?;
-    if let Some(reserved) = reserved {
-        reserved.fill(process_file::open(child.clone(), false), true);
-    }
+    // A child that shares descriptors finds its own there.
+    run::launch(new, || {
+        if let Some(reserved) = reserved {
+            reserved.fill(process_file::open(child.clone(), false), true);
+        }
+    })?;
     if waits {
         // The child uses this task's stack. A task that must end needs it no more.
         child.vfork_done.wait_uninterruptible(|| {

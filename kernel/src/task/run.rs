@@ -128,12 +128,13 @@ fn float_code(task: &Task, vector: u64) -> i32 {
     code as i32
 }
 
-/// Starts a task that was just made, for which its process has reserved a place.
+/// Starts a task that was just made, for which its process has reserved a place. It runs after `before`, which is called
+/// once nothing can fail any more.
 ///
 /// # Errors
 /// [`Errno::EINTR`]: the maker of a process has a signal to take, and there is no new process. A signal to its group may
 /// have missed that one.
-pub fn launch(task: Arc<Task>) -> Result<(), Errno> {
+pub fn launch(task: Arc<Task>, before: impl FnOnce()) -> Result<(), Errno> {
     let maker = sched::current_ref();
     let is_thread = Arc::ptr_eq(&maker.process, &task.process);
     // Its process may have stopped before it was in the list.
@@ -154,6 +155,7 @@ pub fn launch(task: Arc<Task>) -> Result<(), Errno> {
         exit::take_back(task);
         return Err(Errno::EINTR);
     }
+    before();
     sched::start(task);
     Ok(())
 }

@@ -136,14 +136,15 @@ pub fn with_kernel(arm: &str, kernel: Option<&str>) -> String {
         let kind = rest.strip_prefix('-').unwrap_or(rest);
         !kind.starts_with(|first: char| first.is_ascii_digit())
     });
-    let version = kernel.and_then(|kernel| {
-        let mut parts = kernel.split('.');
-        Some(format!("{}.{}", parts.next()?, parts.next()?))
-    });
-    match of_running.zip(version) {
-        Some((_, version)) => format!("{arm} {version}"),
+    match of_running.and(kernel) {
+        Some(release) => format!("{arm} {}", version(release)),
         None => arm.to_owned(),
     }
+}
+
+/// The first two numbers of a kernel's release: `6.18` of `6.18.44-v1`.
+pub fn version(release: &str) -> String {
+    release.split('.').take(2).collect::<Vec<_>>().join(".")
 }
 
 fn ratio(baseline: Option<f64>, own: Option<f64>) -> String {

@@ -3,6 +3,7 @@
 use bytesize::ByteSize;
 use serde_json::Value;
 
+use crate::bench::table::version;
 use crate::host::machine;
 
 /// Processor, memory, kernel, what its folio sizes are set to, and whether this user may change them.
@@ -31,6 +32,5 @@ pub(super) fn line() -> String {
 
 /// The release of a machine's kernel, to head its column.
 pub(crate) fn kernel_of(machine: &Value) -> String {
-    let release = machine["kernel"].as_str().unwrap_or_default();
-    format!("Linux {}", release.split('.').take(2).collect::<Vec<_>>().join("."))
+    format!("Linux {}", version(machine["kernel"].as_str().unwrap_or_default()))
 }

@@ -1,22 +1,20 @@
 //! The page of measured figures.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::counts;
 use super::judge::{self, Case, Measured, Run, Slower, Verdict};
 use super::machines;
 use super::markdown::{Table, wrapped};
-use super::results::{Results, Series};
+use super::results::{Results, Series, text_of};
 use crate::bench::crossings::Crossings;
 use crate::bench::experiment::{Experiment, TIME};
 use crate::bench::experiments;
 use crate::bench::goal::{Bound, Goal, Over};
 use crate::bench::table::{distinct, mark, quantity, with_kernel};
-use crate::output::quoted;
 
 /// The two pages of measured figures.
 pub struct Pages {
@@ -96,8 +94,7 @@ fn note(folder: &Path, name: &str) -> Result<String> {
     if !path.exists() {
         return Ok(String::new());
     }
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", quoted(&path)))?;
-    Ok(format!("\n{}\n", text.trim()))
+    Ok(format!("\n{}\n", text_of(&path)?.trim()))
 }
 
 fn heading(experiment: &Experiment) -> String {

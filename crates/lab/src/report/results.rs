@@ -142,8 +142,8 @@ pub struct Results {
     pub series: Vec<Series>,
 }
 
-/// Adds the launches of `files`, each the rows of one, to the files in `folder`; returns those that were written. An error
-/// leaves the folder as it was, so that a second attempt counts nothing twice.
+/// Adds the launches of `files`, each the rows of one, to the files in `folder`; returns those that were written. Figures
+/// that are refused leave the folder as it was, so that a second attempt counts nothing twice.
 ///
 /// # Errors
 /// Figures of a smoke run, of a build without optimisation or of sources that no commit has, a launch in which no arm

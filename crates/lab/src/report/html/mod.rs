@@ -20,7 +20,6 @@ mod policies;
 mod side_by_side;
 mod verify;
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +27,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::results::text_of;
 use crate::bench::row::Row;
 use crate::output::{Target, quoted};
 
@@ -39,8 +39,7 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     let target = Target::named(out)?;
     let (mut sections, mut programs, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for file in files {
-        let text =
-            fs::read_to_string(file).with_context(|| format!("cannot read {}", quoted(file.as_ref())))?;
+        let text = text_of(file.as_ref())?;
         if text.is_empty() {
             continue;
         }

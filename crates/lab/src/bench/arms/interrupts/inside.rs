@@ -97,7 +97,9 @@ struct Ready<'a, P: OnBare> {
 struct Told {
     /// Timed interrupts so far.
     timed: AtomicU64,
-    /// Counts that the pairs of the last one took.
+    /// When the pairs of the last one began, by the cycle counter.
+    began: AtomicU64,
+    /// Counts that they took.
     last: AtomicU64,
     /// A soft interrupt is at work.
     in_soft: AtomicBool,
@@ -167,11 +169,12 @@ impl<P: OnBare> Ready<'_, P> {
         let handler = || self.timed(&told, &mut times, false);
         let body = || {
             self.until_enough(&told, || {
-                let before = told.timed.load(Ordering::Relaxed);
                 let start = cycles::now();
                 let done = turn();
                 let time = cycles::now().wrapping_sub(start);
-                if told.timed.load(Ordering::Relaxed) != before && turns.len() < turns.capacity() {
+                // An interrupt that came before the first reading or after the second is in no turn.
+                let after = told.began.load(Ordering::Relaxed).wrapping_sub(start);
+                if after < time && turns.len() < turns.capacity() {
                     turns.push(time.saturating_sub(told.last.load(Ordering::Relaxed)) as f64);
                 }
                 done
@@ -232,6 +235,7 @@ impl<P: OnBare> Ready<'_, P> {
         }
         let below = !on_top || told.soft_inside.load(Ordering::Relaxed);
         times.note(below && self.nested() > nested, time);
+        told.began.store(start, Ordering::Relaxed);
         told.last.store(time, Ordering::Relaxed);
         told.timed.fetch_add(1, Ordering::Relaxed);
     }

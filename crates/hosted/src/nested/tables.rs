@@ -35,8 +35,18 @@ pub(super) struct Locked<'a, T> {
     _held: Held,
 }
 
+/// Looks so often before it sleeps: a hold is short, and a hypervisor's lock of its tables spins (KVM's `mmu_lock`). To be
+/// woken takes longer than to wait.
+const TURNS: u32 = 4096;
+
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
     let held = hold();
+    for _ in 0..TURNS {
+        if let Ok(value) = mutex.try_lock() {
+            return Locked { value, _held: held };
+        }
+        std::hint::spin_loop();
+    }
     Locked { value: mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
 }
 

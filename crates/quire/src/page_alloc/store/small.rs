@@ -119,10 +119,7 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// Frees used frames of one block in small pieces, neither mapped nor held. Gives the block's lock back.
     pub(in crate::page_alloc) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
-        block.used.store(block.used.load().without(frames));
-        block.heads.store(block.heads.load().without(frames));
-        let order = FrameMask::ALL.without(block.used.load()).largest_group();
-        self.finish_put(number, block, frames.count() as u16, order);
+        self.count_put_now(self.store_frames(number, block, frames));
     }
 
     /// As [`Self::store_put`] for one folio.
@@ -133,8 +130,39 @@ impl<P: FramePlatform> Store<'_, P> {
         index: usize,
         order: Order,
     ) {
+        self.count_put_now(self.store_one(number, block, index, order));
+    }
+
+    /// As [`Self::store_put`]. The caller counts: so many frames of this zone, and one lock.
+    pub(in crate::page_alloc) fn store_frames(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        frames: FrameMask,
+    ) -> (&Zone, u16) {
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let order = FrameMask::ALL.without(block.used.load()).largest_group();
+        self.finish_put(number, block, frames.count() as u16, order)
+    }
+
+    /// As [`Self::store_frames`] for one folio.
+    #[inline]
+    pub(in crate::page_alloc) fn store_one(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        index: usize,
+        order: Order,
+    ) -> (&Zone, u16) {
         let grown = mark_bits_free(block, index, order);
-        self.finish_put(number, block, order.frames() as u16, grown);
+        self.finish_put(number, block, order.frames() as u16, grown)
+    }
+
+    #[inline]
+    fn count_put_now(&self, (zone, count): (&Zone, u16)) {
+        self.frames.count(Stat::BlockLock, 1);
+        zone.add_free(count.into());
     }
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
@@ -149,13 +177,13 @@ impl<P: FramePlatform> Store<'_, P> {
         let grown = mark_bits_free(block, index, order);
         let folio = FrameMask::run(index, order.frames() as usize);
         zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));
-        self.finish_put(number, block, order.frames() as u16, grown);
+        self.count_put_now(self.finish_put(number, block, order.frames() as u16, grown));
     }
 
-    /// Counts frames that were just marked free, relists their block, and gives its lock back. The block's
-    /// largest free order is now `order`, less one.
+    /// Relists the block of frames that were just marked free, and gives its lock back. The block's largest free order
+    /// is now `order`, less one. The caller counts them.
     #[inline]
-    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
+    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) -> (&Zone, u16) {
         let zone = &self.zones[block.zone()];
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         // A spare that has nothing to give up stays one: a task may free and allocate in it in turn.
@@ -167,11 +195,10 @@ impl<P: FramePlatform> Store<'_, P> {
             None
         };
         block.unlock(self.frames.platform);
-        self.frames.count(Stat::BlockLock, 1);
-        zone.add_free(count.into());
         if let Some(emptied) = emptied {
             self.put_emptied(zone, number, emptied);
         }
+        (zone, count)
     }
 
     /// Frees one folio below a block's size, taken off a list, into the store.

@@ -6,8 +6,9 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::arch::expect_changes;
 use crate::memmap::{Block, FrameMask};
 use crate::page_alloc::store::Store;
-use crate::page_alloc::store::sorting::{BlockWords, Sorting, add_folio};
+use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting, add_folio};
 use crate::platform::FramePlatform;
+use crate::stats::Stat;
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Adds a folio without an owner, which the store still counts as used.
@@ -21,7 +22,12 @@ impl<P: FramePlatform> Store<'_, P> {
             sorting.visited += 1;
             return self.put_one(frame, order);
         }
-        add_folio(self.sorted_words(sorting, frame.block()), frame.index_in_block(), order);
+        let (entry, first) = self.entry_of(sorting, frame.block());
+        if first {
+            entry.set_only(frame.index_in_block(), order);
+        } else {
+            add_folio(entry.words(), frame.index_in_block(), order);
+        }
     }
 
     /// The bits of a block's frames that are being sorted.
@@ -31,11 +37,18 @@ impl<P: FramePlatform> Store<'_, P> {
         sorting: &mut Sorting<'e>,
         number: BlockNumber,
     ) -> &'e BlockWords {
+        self.entry_of(sorting, number).0.words()
+    }
+
+    /// A block's entry, and whether it has nothing yet.
+    #[inline]
+    fn entry_of<'e>(&self, sorting: &mut Sorting<'e>, number: BlockNumber) -> (&'e SortEntry, bool) {
         let (at, entries) = (sorting.entry_of(number.0), sorting.entries);
-        if sorting.pending >> at & 1 == 0 || entries[at].block.load(Ordering::Relaxed) != number.0 {
+        let first = sorting.pending >> at & 1 == 0 || entries[at].block.load(Ordering::Relaxed) != number.0;
+        if first {
             self.start_block(sorting, at, number.0);
         }
-        &entries[at].frames
+        (&entries[at], first)
     }
 
     #[cold]
@@ -56,6 +69,17 @@ impl<P: FramePlatform> Store<'_, P> {
         while sorting.pending != 0 {
             self.put_entry(sorting, sorting.pending.trailing_zeros() as usize);
         }
+        self.count_put(sorting);
+    }
+
+    /// Counts what the store got. Once for each sort, not for each block: a change of the zone's number of free frames
+    /// waits for all stores before it.
+    fn count_put(&self, sorting: &mut Sorting<'_>) {
+        let put = core::mem::take(&mut sorting.stored);
+        if put.locks > 0 {
+            self.frames.count(Stat::BlockLock, put.locks);
+            self.zones[put.zone].add_free(put.frames);
+        }
     }
 
     fn put_entry(&self, sorting: &mut Sorting<'_>, at: usize) {
@@ -64,11 +88,28 @@ impl<P: FramePlatform> Store<'_, P> {
         }
         sorting.pending &= !(1 << at);
         let entry = &sorting.entries[at];
-        let frames = FrameMask(core::array::from_fn(|word| entry.frames[word].load(Ordering::Relaxed)));
-        entry.frames.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let number = BlockNumber(entry.block.load(Ordering::Relaxed));
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
-        self.store_put(number, block, frames);
+        let (zone, count) = match entry.only() {
+            Some((index, order)) => {
+                entry.drop_only();
+                self.store_one(number, block, index, order)
+            }
+            None => self.store_frames(number, block, take(&entry.frames)),
+        };
+        if sorting.stored.zone != usize::from(zone.number) {
+            self.count_put(sorting);
+            sorting.stored.zone = zone.number.into();
+        }
+        sorting.stored.frames += i64::from(count);
+        sorting.stored.locks += 1;
     }
+}
+
+/// Takes the bits out of the words.
+fn take(words: &BlockWords) -> FrameMask {
+    let frames = FrameMask(core::array::from_fn(|word| words[word].load(Ordering::Relaxed)));
+    words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    frames
 }

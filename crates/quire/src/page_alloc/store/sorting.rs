@@ -11,7 +11,42 @@ pub(in crate::page_alloc) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
 /// One block, and its frames that are being sorted.
 pub(in crate::page_alloc) struct SortEntry {
     pub(in crate::page_alloc) block: AtomicU32,
+    /// The only folio, which is in no word: one more than its index, and from bit 16 on its order. 0: see the words. In
+    /// fragmented memory most blocks have one, and words that stay zero need not be looked at.
+    only: AtomicU32,
     pub(in crate::page_alloc) frames: BlockWords,
+}
+
+impl SortEntry {
+    /// Adds the first folio.
+    #[inline]
+    pub(in crate::page_alloc) fn set_only(&self, index: usize, order: Order) {
+        self.only.store((index + 1) as u32 | u32::from(order.get()) << 16, Ordering::Relaxed);
+    }
+
+    /// The index and the order of the only folio.
+    #[inline]
+    pub(in crate::page_alloc) fn only(&self) -> Option<(usize, Order)> {
+        let only = self.only.load(Ordering::Relaxed);
+        let index = ((only & 0xffff) as usize).checked_sub(1)?;
+        Some((index, Order::new((only >> 16) as u8)?))
+    }
+
+    /// Forgets the only folio.
+    #[inline]
+    pub(in crate::page_alloc) fn drop_only(&self) {
+        self.only.store(0, Ordering::Relaxed);
+    }
+
+    /// Puts the only folio, if there is one, into the words.
+    #[inline]
+    pub(in crate::page_alloc) fn words(&self) -> &BlockWords {
+        if let Some((index, order)) = self.only() {
+            self.drop_only();
+            add_folio(&self.frames, index, order);
+        }
+        &self.frames
+    }
 }
 
 /// A sort under way: entries that belong to the running code alone, and which of them hold frames.
@@ -19,6 +54,16 @@ pub(in crate::page_alloc) struct Sorting<'a> {
     pub(in crate::page_alloc) entries: &'a [SortEntry],
     pub(in crate::page_alloc) pending: u64,
     pub(in crate::page_alloc) visited: usize,
+    /// What the store got and has not counted yet.
+    pub(in crate::page_alloc) stored: Stored,
+}
+
+/// Frames that went into blocks of one zone, and how many blocks were locked for them.
+#[derive(Clone, Copy, Default)]
+pub(in crate::page_alloc) struct Stored {
+    pub(in crate::page_alloc) zone: usize,
+    pub(in crate::page_alloc) frames: i64,
+    pub(in crate::page_alloc) locks: u64,
 }
 
 const _: () = assert!(SORTER_BLOCKS == 64);
@@ -29,7 +74,7 @@ impl<'a> Sorting<'a> {
         debug_assert!(
             entries.is_empty() || entries.len() <= SORTER_BLOCKS && entries.len().is_power_of_two()
         );
-        Self { entries, pending: 0, visited: 0 }
+        Self { entries, pending: 0, visited: 0, stored: Stored::default() }
     }
 
     /// Visits of blocks, made or to be made.
@@ -48,7 +93,7 @@ impl<'a> Sorting<'a> {
         let (entry, index) = (&self.entries[at], frame.index_in_block());
         self.pending >> at & 1 == 1
             && entry.block.load(Ordering::Relaxed) == frame.block().0
-            && entry.frames[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
+            && entry.words()[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 }
 

@@ -111,7 +111,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no allocation to shrink", "in-block", &["shrink/*"], AtMost(0.0)).counter("frames_needed"),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/pool/", "crates/lab/src/bench/arms/clear/huge.rs"],
+    ],
     run,
     appendix: Some(beside_published),
 };

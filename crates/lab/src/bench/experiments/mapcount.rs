@@ -51,7 +51,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         .over(BestOf(&["head-only-by-leaf"])),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/mapcount/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/mapcount/", "crates/lab/src/bench/arms/collapse_huge/names.rs"],
+    ],
     run,
     appendix: Some(beside_each_other),
 };

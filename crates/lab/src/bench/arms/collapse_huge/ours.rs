@@ -15,7 +15,8 @@ use quire::platform::Platform;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, CollapseSteps, File, MapRequest, Mm, Placement, Sharing};
 
-use super::{Collapse, STALL, STEP, To, as_posted, name_of};
+use super::names::name_of;
+use super::{Collapse, STALL, STEP, To, as_posted};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::{START, instructions::Instructions, ranges};

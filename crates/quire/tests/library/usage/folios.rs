@@ -62,7 +62,7 @@ fn folios(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>]) -> BTre
 
 /// Compares the answers for every folio in use, mapped or not. Returns how many are mapped by more than one
 /// address space, how many are mapped in part, and how many are mapped by one address space more than once.
-fn compare_folios(
+pub(crate) fn compare_folios(
     machine: &Hosted,
     manager: &Manager<'_>,
     spaces: &[Space<'_>],

@@ -5,4 +5,5 @@ mod flags;
 mod folios;
 mod lockstep;
 mod naive;
+mod seven;
 use crate::vm::world;

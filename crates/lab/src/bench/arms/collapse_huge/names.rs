@@ -9,5 +9,6 @@ pub fn name_of(counts: CountScheme) -> &'static str {
         CountScheme::PerFrame => "per-frame",
         CountScheme::HeadOnly => "head-only",
         CountScheme::HeadOnlyByLeaf => "head-only-by-leaf",
+        CountScheme::TotalMapped => "total-mapped",
     }
 }

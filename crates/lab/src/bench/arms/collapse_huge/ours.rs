@@ -54,6 +54,10 @@ impl Arm<Collapse> for Quire {
                  often a frame is mapped."
             }
             CountScheme::HeadOnlyByLeaf => "as `head-only`, changed once for each leaf.",
+            CountScheme::TotalMapped => {
+                "as `head-only`, with the number of mapped pages beside that of leaves; how often a frame is mapped is \
+                 the average of its page."
+            }
         }
     }
 

@@ -59,6 +59,9 @@ impl Arm<Resizing> for Quire {
                 "as `per-page` for all pages of a request together, with two \
              flushes."
             }
+            DescriptorPolicy::MaskTail => {
+                "as `batched`; all pages share one frame of tails, and no grace period passes."
+            }
         }
     }
 

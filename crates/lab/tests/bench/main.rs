@@ -193,7 +193,7 @@ fn check_page_alloc(rows: &[Row], cases: &BTreeSet<String>) {
         expected.extend([1, 32, 1024].map(|batch| on(&format!("batch/{batch}"), threads)));
     }
     expected.extend((1..=8).map(|order| format!("pair/order{order}")));
-    let others = ["cross-free/2threads", "near-exhaustion"];
+    let others = ["cross-free/2threads", "few-free/2threads", "few-free/4threads", "near-exhaustion"];
     expected.extend(others.into_iter().chain(allocators::SCATTERED).map(str::to_owned));
     assert_eq!(*cases, expected);
     for row in rows.iter().filter(|row| row.experiment == "page-alloc" && row.arm != "linux") {
@@ -204,7 +204,8 @@ fn check_page_alloc(rows: &[Row], cases: &BTreeSet<String>) {
     for row in rows.iter().filter(|row| row.case == "near-exhaustion" && row.skipped.is_none()) {
         let left = row.counters.get("left");
         assert!(left.is_none_or(|left| *left == 0), "{}: {left:?} frames left when out of memory", row.arm);
-        assert!(OURS.contains(&row.arm.as_str()) == left.is_some() || row.arm.starts_with("buddy-"));
+        let tells = OURS.contains(&row.arm.as_str()) || row.arm == "owned-blocks";
+        assert!(tells == left.is_some() || row.arm.starts_with("buddy-"), "{}", row.arm);
     }
 }
 
@@ -253,7 +254,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     assert!(watched.arm == "quire" && watched.counters["atomics_of_4_tables"] > 0, "{watched:?}");
     assert!(collapses.iter().all(|row| row.arm != "quire" || row.skipped.is_none()), "collapse");
     let blocks = of("mobility", "whole-blocks");
-    assert_eq!(blocks.len(), 3 * 2);
+    assert_eq!(blocks.len(), 4 * 2);
     for pair in blocks.chunks(2) {
         let [quire, mixing] = pair else { panic!("{} has no second arm", pair[0].case) };
         assert_eq!((quire.arm.as_str(), mixing.arm.as_str()), ("quire", "no-grouping"));

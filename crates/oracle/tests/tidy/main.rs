@@ -1,6 +1,6 @@
 //! The rules that this repository keeps, as tests over its own text: the order of the library's modules, circles of
-//! imports, where unsafe code may stand, which modules may name a processor, which words names are made of, which test
-//! each invariant has, how long files and functions are, and what no file may say.
+//! imports, what experiments name as measured, where unsafe code may stand, which modules may name a processor, which
+//! words names are made of, which test each invariant has, how long files and functions are, and what no file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 
@@ -9,6 +9,7 @@ mod docs;
 mod glossary;
 mod invariants;
 mod length;
+mod measured;
 mod order;
 mod processors;
 mod source;
@@ -38,6 +39,11 @@ fn modules_use_only_those_before_them() {
 fn no_circle_of_imports_joins_folders() {
     // The kernel's folders know each other: an interrupt wakes a task, and a task waits for an interrupt (decision 45).
     expect_none(&circles::check(&rust(&all(), "crates/"), circles::KNOWN));
+}
+
+#[test]
+fn an_experiment_names_every_file_that_its_arms_are_made_of() {
+    expect_none(&measured::check(&rust(&all(), "crates/lab/")));
 }
 
 #[test]

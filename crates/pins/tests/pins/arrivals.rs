@@ -80,12 +80,15 @@ fn an_arrival_costs_little_more_than_a_number_for_the_page() {
         let locks = arrive::<true, _>(CountScheme::Dense, spaces, |_, platform, work| {
             platform.during(work).0.locks()
         });
-        let schemes = [CountScheme::Dense, CountScheme::HeadOnlyByLeaf];
-        let [ours, by_leaf] = schemes.map(|counts| instructions(counts, spaces));
-        println!("{spaces} address spaces, each arrival: {ours} instructions, {by_leaf} by leaf; {locks:?}");
+        let schemes = [CountScheme::Dense, CountScheme::HeadOnlyByLeaf, CountScheme::TotalMapped];
+        let [ours, by_leaf, total] = schemes.map(|counts| instructions(counts, spaces));
+        println!(
+            "{spaces} address spaces, each arrival: {ours} instructions, {by_leaf} by leaf, {total} total-mapped; {locks:?}"
+        );
         let leaves = COUNTED * spaces as u64;
         assert_eq!((locks.block, locks.other), (leaves, leaves));
         assert_eq!(locks.shard + locks.pool + locks.parked, 0);
         assert!(ours * 10 <= by_leaf * 11, "{ours} instructions, {by_leaf} by leaf");
+        assert!(ours * 10 <= total * 11, "{ours} instructions, {total} where pages are counted together");
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! Wait for a grace period; restore pages in order, up to the first for which there is no memory; flush.
 //!
-//! `per-page` does all of it for each page by itself.
+//! `per-page` does all of it for each page by itself. `mask-tail` waits for no grace period where none is needed.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ use crate::stats::Stat;
 impl Window {
     /// Whether callers should give one request's pages to [`Self::add_pages`] and [`Self::restore_all`] together.
     pub fn wants_all(&self) -> bool {
-        self.policy == DescriptorPolicy::Batched
+        matches!(self.policy, DescriptorPolicy::Batched | DescriptorPolicy::MaskTail)
     }
 
     /// Describes the caller's pages, which are to join a pool, and optimises them unless saving is off.
@@ -49,6 +49,12 @@ impl Window {
     ) {
         let saving = self.is_saving();
         let described = if saving { 1 } else { frames_of(order) };
+        if let (true, true, Some(page)) = (saving, self.shares_tails(), chain.first()) {
+            // Both now, so that a change of size later needs no further frame. A failure shows where one is used.
+            [Order::BLOCK, Order::GIGANTIC]
+                .iter()
+                .for_each(|&order| _ = self.shared_tail(pages, page, order));
+        }
         self.each(pages, chain, |page| {
             self.compose(pages, page, order, 0..described);
             if saving && !self.wants_all() {
@@ -78,7 +84,7 @@ impl Window {
         let (mut gather, mut outcome, mut waited) = (Gather::default(), Ok(()), false);
         while let Some(page) = chain.first() {
             if self.is_optimised(pages, page) {
-                if !core::mem::replace(&mut waited, self.wants_all()) {
+                if self.waits_to_restore() && !core::mem::replace(&mut waited, self.wants_all()) {
                     self.grace(pages);
                 }
                 outcome = self.restore(pages, page, order, &mut gather);
@@ -123,7 +129,7 @@ impl Window {
         // Stops at the first failure; later pages split on demand.
         self.each(pages, chain, |page| self.split_for(pages, page, order, &mut gather).is_ok());
         self.settle(pages, &mut gather);
-        if !chain.is_empty() {
+        if !chain.is_empty() && self.waits_to_optimise(order) {
             self.grace(pages);
         }
         self.each(pages, chain, |page| {

@@ -3,7 +3,7 @@
 //! | word | head of a huge page | tail |
 //! |---|---|---|
 //! | 0 | flags, order, node, zone | node, zone |
-//! | 1 | zero | twice the head's frame number, plus one |
+//! | 1 | zero | twice the head's frame number, plus one; with `mask-tail` 2^63, twice the order, plus one |
 //! | 2 | references | zero |
 //!
 //! For a frame that belongs to no huge page these are zero. The other words are never written.
@@ -25,6 +25,8 @@ pub(super) const COUNT: usize = 2;
 const HEAD: u64 = 1;
 const OPTIMISED: u64 = 2;
 const TAIL: u64 = 1;
+/// The tail holds the order of its page, not the head.
+const MASK: u64 = 1 << 63;
 
 /// The address of a frame's descriptor in the window.
 #[inline]
@@ -76,9 +78,18 @@ pub(super) const fn tail_of(head: Frame) -> u64 {
     head.0 << 1 | TAIL
 }
 
-/// The head that a tail names, if the word is a tail's.
-pub(super) const fn head_named(word: u64) -> Option<Frame> {
-    if word & TAIL != 0 { Some(Frame(word >> 1)) } else { None }
+/// The word of a tail of a page of this order, the same for all such pages.
+pub(super) const fn mask_of(order: Order) -> u64 {
+    MASK | (order.get() as u64) << 1 | TAIL
+}
+
+/// The head that the descriptor of `frame` names, if the word is a tail's.
+pub(super) const fn head_named(word: u64, frame: Frame) -> Option<Frame> {
+    if word & TAIL == 0 {
+        return None;
+    }
+    let named = (word & !MASK) >> 1;
+    Some(if word & MASK != 0 { Frame(frame.0 >> named << named) } else { Frame(named) })
 }
 
 /// Whether a descriptor is the first of a frame of the window: only there can a copy of a head stand.

@@ -21,7 +21,7 @@
 //!
 //! - Only the owner of a page changes its descriptors or their entries: the page is in no pool, and no task
 //!   uses it. Its references are zero, and a grace period has passed since, so no walker is about to store to
-//!   it.
+//!   it; `mask-tail` needs none for pages of 2 MiB (`tails.rs`).
 //! - A frame is freed only after a flush that follows the last change of an entry that led to it. Until then
 //!   old and new frames say the same, since no code writes to either.
 //! - A leaf of 2 MiB becomes a table of the same translations once, and stays one.
@@ -34,11 +34,13 @@ mod chain;
 mod descriptor;
 mod remap;
 mod tables;
+mod tails;
 pub mod walker;
 mod write;
 
 pub(crate) use chain::PageChain;
 pub use descriptor::{Head, descriptor_addr};
+use tails::SharedTails;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -60,11 +62,14 @@ pub enum DescriptorPolicy {
     PerPage,
     /// As [`Self::PerPage`] for all pages of a request together, with two flushes (Linux from 6.7 on).
     Batched,
+    /// As [`Self::Batched`], with one frame of tails for all pages of an order in a zone: pages of 2 MiB need no grace
+    /// period, and each keeps its head's frame to itself (proposed for Linux in 2026).
+    MaskTail,
 }
 
 impl DescriptorPolicy {
     /// Every policy.
-    pub const ALL: [Self; 4] = [Self::InBlock, Self::Full, Self::PerPage, Self::Batched];
+    pub const ALL: [Self; 5] = [Self::InBlock, Self::Full, Self::PerPage, Self::Batched, Self::MaskTail];
 
     /// Its name in tables and options.
     pub const fn name(self) -> &'static str {
@@ -73,6 +78,7 @@ impl DescriptorPolicy {
             Self::Full => "full",
             Self::PerPage => "per-page",
             Self::Batched => "batched",
+            Self::MaskTail => "mask-tail",
         }
     }
 }
@@ -84,6 +90,8 @@ pub struct Window {
     /// Whether pages that join a pool are optimised.
     saving: AtomicBool,
     walkers: Sections,
+    /// Frames that many pages share; only with `mask-tail`.
+    tails: SharedTails,
     /// The window's frames, tables among them.
     frames: AtomicU64,
     /// The most frames that one batch kept until a flush.
@@ -108,6 +116,7 @@ impl Window {
             root: Frame(0),
             saving: AtomicBool::new(policy != DescriptorPolicy::Full),
             walkers: Sections::new(),
+            tails: SharedTails::new(),
             frames: AtomicU64::new(0),
             peak: AtomicU64::new(0),
         };

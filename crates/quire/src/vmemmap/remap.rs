@@ -66,11 +66,11 @@ impl Window {
         Ok(())
     }
 
-    /// Lets the first frame of a page's descriptors, which is written, stand for all; the others wait in
-    /// `gather`.
+    /// Lets the first frame of a page's descriptors, which is written, stand for all, or the frame of tails that all
+    /// pages share for all others; the others wait in `gather`.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`], for a leaf to split; no translation has changed then.
+    /// [`AllocError::OutOfMemory`], for a leaf to split or the shared frame; no translation has changed then.
     pub(super) fn optimise<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -79,11 +79,13 @@ impl Window {
         gather: &mut Gather,
     ) -> Result<(), AllocError> {
         self.split_for(pages, page, order, gather)?;
+        let shared = if self.shares_tails() { Some(self.shared_tail(pages, page, order)?) } else { None };
         self.set_optimised(pages, page, order, true);
         let kept = self.refresh(pages, page, gather);
+        let tails = shared.unwrap_or(kept);
         self.each_tail_slot(pages.platform(), page, order, |slot| {
             gather.old.push(pages, slot.load().frame());
-            slot.store(Entry::leaf(kept, PageSize::Size4K, READ_ONLY));
+            slot.store(Entry::leaf(tails, PageSize::Size4K, READ_ONLY));
         });
         gather.change(extent_of(page, order));
         pages.count(Stat::VmemmapEntry, frames_of(order) - 1);
@@ -130,17 +132,18 @@ impl Window {
         let missing = frames_of(order) - 1;
         let mut frames = self.take_frames(pages, page, missing)?;
         let platform = pages.platform();
-        let kept = self.slot(platform, window_page(page, 0)).load().frame();
-        let head = Self::head_for(pages, page, order);
+        // What all of them show: the head's own frame, or the shared one.
+        let shown = self.slot(platform, window_page(page, 1)).load().frame();
+        let (head, named) = (Self::head_for(pages, page, order), self.named_by_tails(page, order));
         self.each_tail_slot(platform, page, order, |slot| {
             let Some(frame) = frames.pop(pages) else { return };
             // SAFETY: invariant 1: the chain of frames that were just allocated owned this one.
             unsafe {
-                pages.frames().copy_frames(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon)
+                pages.frames().copy_frames(FrameRange::folio(shown, Order::FRAME), frame, TouchHint::Soon)
             };
-            // The copy of the head becomes a tail; all other descriptors are right as they are.
+            // A copy of the head becomes a tail; all other descriptors are right as they are.
             if let Some(first) = words(platform, frame).as_chunks::<WORDS>().0.first() {
-                write_tail(first, page, head);
+                write_tail(first, named, head);
             }
             slot.store(Entry::leaf(frame, PageSize::Size4K, WRITABLE));
         });
@@ -193,7 +196,7 @@ impl Window {
     }
 
     /// The request for the window's frames: preferably on the page's node.
-    fn gfp_at<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
+    pub(super) fn gfp_at<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
         let node = pages.store().node_of_frame(page);
         // The running CPU's own node has the shorter path.
         if pages.requests().nodes_by_distance().next() == Some(node) {

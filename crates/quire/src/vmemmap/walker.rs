@@ -9,15 +9,14 @@
 //! In an optimised page the first frame of the descriptors backs all of the page's addresses in the window,
 //! so the head's descriptor shows at the start of each 4 KiB. A walker that finds a head there reads the next
 //! descriptor, which is the first tail's in every such frame: if it is a tail, it names the head. (As Linux
-//! from 2021 to 2026. The work of 2025 has a mask of the order in every tail instead, and one frame of tails
-//! for each zone and order. These arms do what the published work of 2023 did.)
+//! from 2021 to 2026. With `mask-tail` no copy of a head is anywhere, and the next descriptor confirms it.)
 //!
 //! # References
 //!
 //! [`try_get`] adds a reference to a huge page unless it has none, as a page has while no task uses it. It
 //! stores to heads alone: it first checks that the descriptor is a head and that the count is above zero.
-//! Both hold until the section is left, since a task that changes the mapping lets a grace period pass after
-//! it took the count to zero. A reference ends with [`put`] in the section in which it began: the page's
+//! Both hold until the section is left, since a task that makes the head's address read-only lets a grace period
+//! pass after it took the count to zero. A reference ends with [`put`] in the section in which it began: the page's
 //! owner waits for it to give the page back.
 #![forbid(unsafe_code)]
 
@@ -45,7 +44,7 @@ pub trait WindowAccess {
 
 /// The first frame of the huge page that a frame belongs to, if it belongs to one. In a section.
 pub fn head_of(window: &impl WindowAccess, frame: Frame) -> Option<Frame> {
-    if let Some(head) = head_named(window.load(word_addr(frame, COMPOUND))) {
+    if let Some(head) = head_named(window.load(word_addr(frame, COMPOUND)), frame) {
         return Some(head);
     }
     Head::of(window.load(word_addr(frame, FLAGS)))?;
@@ -53,7 +52,7 @@ pub fn head_of(window: &impl WindowAccess, frame: Frame) -> Option<Frame> {
         return Some(frame);
     }
     // A head or a copy of one: the next descriptor tells.
-    head_named(window.load(word_addr(frame.add(1), COMPOUND)))
+    head_named(window.load(word_addr(frame.add(1), COMPOUND)), frame.add(1))
 }
 
 /// The head of the huge page that starts at a frame. In a section.

@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Window;
-use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, WORDS, descriptor_addr, tail_of};
+use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, WORDS, descriptor_addr, mask_of, tail_of};
 use crate::addr::{Frame, Order};
 use crate::limits::{TABLE_ENTRIES, WINDOW_DESCRIPTORS};
 use crate::page_alloc::PageAllocator;
@@ -43,11 +43,11 @@ impl Window {
         order: Order,
         frames: Range<u64>,
     ) {
-        let head = Self::head_for(pages, page, order);
+        let (head, named) = (Self::head_for(pages, page, order), self.named_by_tails(page, order));
         for at in frames.clone() {
             let words = self.words_of(pages.platform(), page.add(at * WINDOW_DESCRIPTORS));
             let tails = words.as_chunks::<WORDS>().0.iter().skip(usize::from(at == 0));
-            tails.for_each(|tail| write_tail(tail, page, head));
+            tails.for_each(|tail| write_tail(tail, named, head));
         }
         if frames.start == 0 {
             let words = self.words_of(pages.platform(), page);
@@ -57,6 +57,11 @@ impl Window {
         }
         let written = (frames.end - frames.start) * WINDOW_DESCRIPTORS;
         pages.count(Stat::VmemmapWrite, written);
+    }
+
+    /// The word by which a page's tails lead to its head.
+    pub(super) fn named_by_tails(&self, page: Frame, order: Order) -> u64 {
+        if self.shares_tails() { mask_of(order) } else { tail_of(page) }
     }
 
     /// Clears the descriptors of a page that is not optimised.
@@ -111,8 +116,8 @@ pub(super) const fn frames_of(order: Order) -> u64 {
     order.frames() / WINDOW_DESCRIPTORS
 }
 
-pub(super) fn write_tail(descriptor: &[AtomicU64; WORDS], page: Frame, head: Head) {
+pub(super) fn write_tail(descriptor: &[AtomicU64; WORDS], named: u64, head: Head) {
     descriptor[FLAGS].store(head.tail_word(), Ordering::Relaxed);
     descriptor[COUNT].store(0, Ordering::Relaxed);
-    descriptor[COMPOUND].store(tail_of(page), Ordering::Release);
+    descriptor[COMPOUND].store(named, Ordering::Release);
 }

@@ -24,8 +24,3 @@ pub mod primitives;
 pub mod protect;
 pub mod remap;
 pub mod unmap;
-
-use super::experiment::{Better, Metric};
-
-/// Nanoseconds of one loop over a whole heap.
-const LOOP: Metric = Metric { name: "loop", unit: "ns", better: Better::Lower };

@@ -62,7 +62,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         .counter("nr_tlb_local_flush_all"),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/aged/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/aged/", "crates/lab/src/bench/arms/collapse/call.rs"],
+    ],
     run,
     appendix: Some(|rows| Ok(beside_linux(rows))),
 };

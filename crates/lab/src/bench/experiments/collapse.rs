@@ -87,7 +87,10 @@ pub const EXPERIMENT: Experiment = Experiment {
             .counter("invalidate_brackets"),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/collapse_huge/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/collapse_huge/", "crates/lab/src/bench/arms/collapse/call.rs"],
+    ],
     run,
     appendix: Some(beside_each_other),
 };

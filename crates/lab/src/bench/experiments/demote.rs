@@ -38,7 +38,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &[],
     goals: &[],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/pool/", "crates/lab/src/bench/arms/clear/huge.rs"],
+    ],
     run,
     appendix: Some(beside_published),
 };

@@ -49,7 +49,14 @@ pub const EXPERIMENT: Experiment = Experiment {
         ),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/gigantic/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &[
+            "crates/lab/src/bench/arms/gigantic/",
+            "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/lab/src/bench/arms/clear/way.rs",
+        ],
+    ],
     run,
     appendix: Some(goals),
 };

@@ -40,7 +40,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &[],
     goals: &[],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &[
+            "crates/lab/src/bench/arms/pool/",
+            "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/lab/src/bench/arms/churn/pieces.rs",
+        ],
+    ],
     run,
     appendix: Some(felt),
 };

@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
      nothing, by the descriptor policy?",
     expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast, no \
      allocation to shrink. batched: some times as long as full, more to shrink than to grow. per-page: \
-     longest, because of its broadcasts. linux-saving against linux: 1.7 times as long to grow and 2.5 to \
+     longest, because of its broadcasts. mask-tail: as batched without the grace periods. linux-saving against linux: 1.7 times as long to grow and 2.5 to \
      shrink at 9000 pages.",
     baseline: &["full"],
     per: "page",
@@ -45,7 +45,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Pages that come from moved blocks join the pool 128 at a time: under `batched` two flushes for those, and \
          two for the others. Linux gathers all pages of the request.",
         "500000 pages are 1 TiB, which no Quire arm touches. Descriptors are: 16 GiB in `full`, up to 31 GiB in \
-         `per-page` and `batched`, and in `linux` the pages themselves. A host with less skips those arms. The \
+         `per-page`, `batched` and `mask-tail`, and in `linux` the pages themselves. A host with less skips those arms. The \
          churned ground is left out there.",
         "Quire's broadcasts use membarrier, which interrupts only processors that run a thread of this \
          process: none except under `/busy`. A kernel's flush interrupts every processor that is not idle.",
@@ -111,7 +111,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new("no allocation to shrink", "in-block", &["shrink/*"], AtMost(0.0)).counter("frames_needed"),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/pool/", "crates/lab/src/bench/arms/clear/huge.rs"],
+    ],
     run,
     appendix: Some(beside_published),
 };
@@ -176,6 +179,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         "case",
         "in-block / full",
         "batched / full",
+        "mask-tail / full",
         "per-page / full",
         "linux-saving / linux",
         "linux-saving / in-block",
@@ -189,6 +193,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
             case.to_owned(),
             over(case, "in-block", "full"),
             over(case, "batched", "full"),
+            over(case, "mask-tail", "full"),
             over(case, "per-page", "full"),
             over(case, "linux-saving", "linux"),
             over(case, "linux-saving", "in-block"),

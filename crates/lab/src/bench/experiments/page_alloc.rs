@@ -34,7 +34,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          allocates 16384 frames by one call, `single` by a call for each; they are freed newest first, or in random \
          order (`random-free`); only the named half is timed.",
         "`cross-free`: one CPU allocates, the other frees, 64 frames handed over at a time and at most 1024 on the \
-         way; `ring` is the same without frames.",
+         way; `ring` is the same without frames. `few-free`: all CPUs but one allocate, and that one frees for all, as \
+         a purging thread of a user-space allocator does; `time` is wall time over all pages there.",
         "`full90`: ordinary requests allocate all frames they can, and a random tenth is freed; `empty` is a \
          pair in the empty memory. `full90/mixed` is a trace of orders 0 to 9, each call counted with the \
          shortest of six replays. `near-exhaustion`: requests that may take the reserve have allocated all \
@@ -89,6 +90,13 @@ pub const EXPERIMENT: Experiment = Experiment {
             &["cross-free/2threads"],
             AtMost(15.0),
         ),
+        Goal::new(
+            "all CPUs allocate, one frees: at most 1.0 of `owned-blocks`",
+            "quire",
+            &["few-free/*"],
+            AtMost(1.0),
+        )
+        .over(BestOf(&["owned-blocks"])),
         Goal::new(
             "bulk calls for 16384 frames: under 1.5 ns a frame",
             "quire",
@@ -195,6 +203,7 @@ fn shapes(scale: Scale) -> Vec<Shape> {
     shapes.extend((1..=8).map(|order| shape(&format!("pair/order{order}"), Operation::Pair(order), 1, 1)));
     shapes.extend([1, 2].map(|threads| shape("pair-2MiB", Operation::Pair(9), threads, 1)));
     shapes.push(shape("cross-free", Operation::Cross, 2, 1));
+    shapes.extend([2, 4].map(|threads| shape("few-free", Operation::FewFree, threads, 1)));
     shapes.push(shape("full90", Operation::Crowded(Crowded::Pairs), 1, 1));
     shapes.push(shape("full90/mixed", Operation::Crowded(Crowded::Mixed), 1, 1));
     shapes.push(shape(&format!("full90/batch/{most}"), Operation::Crowded(Crowded::Batches), 1, most));
@@ -215,7 +224,7 @@ fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
         Operation::Pair(_) => (scale.pick(500, 30_000), 1),
         Operation::Sweep => (shape.batch, (scale.pick(512, BULK) / shape.batch).max(1)),
         Operation::Half(_) => (shape.batch, scale.pick(1, 4)),
-        Operation::Cross => (scale.pick(5_000, 200_000), 1),
+        Operation::Cross | Operation::FewFree => (scale.pick(5_000, 200_000), 1),
         Operation::Crowded(Crowded::Mixed) => (scale.pick(500, 4_000), 1),
         Operation::Crowded(Crowded::Batches) => (shape.batch / scale.pick(4, 1), scale.pick(1, 4)),
         Operation::Crowded(Crowded::Cold) => (scale.pick(16, 128), 1),

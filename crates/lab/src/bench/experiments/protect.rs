@@ -22,6 +22,11 @@ pub const EXPERIMENT: Experiment = Experiment {
         caches::NOTE,
         "The counter `writable_without_a_fault`: pages that could be written afterwards without another \
          fault.",
+        "Linux 6.17 made this call slower, and 6.18, which `linux` is here, still is: from 400 KiB on it takes more than \
+         twice as long as in 6.16, which read entries one by one (Yang, \"[REGRESSION] mm/mprotect: 2x+ slowdown for \
+         >=400KiB regions since PTE batching (cac1db8c3aad)\", February 2026, which found it in 6.19 too; 40000 KiB: \
+         0.173 ms in 6.16). A part of the ratio to `linux` is this. The proposed remedy gains 14 % (Falcato, \
+         \"mm/mprotect: micro-optimization work\", v3, April 2026: 86.0 to 73.4 us).",
     ],
     own: &["quire"],
     apart: &[],

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use lab::bench::experiments::ALL;
 use lab::bench::row::Row;
 use lab::host::threads::allowed_cpus;
+
+use crate::report::row;
 
 pub(crate) fn check(rows: &[Row]) {
     let of = |experiment: &str| -> Vec<&Row> {
@@ -117,4 +120,24 @@ fn check_mlock(all: &[Row], rows: &[&Row]) {
     // 4 KiB between two points, and 2 MiB.
     let (short, long) = (longest("every1"), longest("none"));
     assert!(short < long, "{short} ns with a point after each frame, {long} ns with none");
+}
+
+/// The published case locks pages of a pool, so the arm that does so reaches the goal or misses it, whatever the arm of
+/// anonymous folios does.
+#[test]
+fn the_goal_beside_the_published_sweep_is_about_pages_of_a_pool() {
+    let mlock = ALL.iter().find(|experiment| experiment.name == "mlock-gigantic").unwrap();
+    let said = |pool: f64, anonymous: f64| {
+        let of = |arm: &str, longest: f64| Row {
+            median: Some(longest),
+            ..row("mlock-gigantic", "1GiB", arm, "longest-stretch", &[longest])
+        };
+        mlock.appendix.unwrap()(&[of("quire-pool", pool), of("quire", anonymous)]).unwrap()
+    };
+    for (pool, anonymous, word) in [(5e4, 5e5, "reached"), (5e5, 5e4, "missed")] {
+        let text = said(pool, anonymous);
+        let verdicts: Vec<&str> =
+            ["reached", "missed"].into_iter().filter(|word| text.contains(&format!(": {word}"))).collect();
+        assert_eq!(verdicts, [word], "{text}");
+    }
 }

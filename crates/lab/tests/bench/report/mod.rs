@@ -9,7 +9,7 @@ use lab::report::results::{Results, keep, load};
 use serde_json::{Map, json};
 
 /// A row of a launch of `experiment`, of a release build at a commit.
-fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -> Row {
+pub(crate) fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -> Row {
     Row {
         experiment: experiment.to_owned(),
         case: case.to_owned(),

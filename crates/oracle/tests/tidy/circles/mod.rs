@@ -17,7 +17,7 @@ const FILES: usize = 4;
 pub(crate) const KNOWN: &[(&str, usize)] = &[];
 
 /// The files that each file takes names from, with the names.
-type Arrows = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub(crate) type Arrows = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// Complaints about the sources of all crates.
 pub(crate) fn check(sources: &[Source], known: &[(&str, usize)]) -> Vec<String> {
@@ -53,7 +53,7 @@ pub(crate) fn check(sources: &[Source], known: &[(&str, usize)]) -> Vec<String> 
 }
 
 /// Which file takes names from which, in the crate at `folder`.
-fn arrows(folder: &str, files: &[&Source]) -> Arrows {
+pub(crate) fn arrows(folder: &str, files: &[&Source]) -> Arrows {
     let mut modules = Modules::new();
     for (at, file) in files.iter().enumerate() {
         let below = file.path[folder.len() + "/src/".len()..].trim_end_matches(".rs");

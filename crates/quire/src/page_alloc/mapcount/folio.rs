@@ -104,6 +104,7 @@ impl<P: FramePlatform> MapCounts<'_, P> {
             if self.frames().scheme.is_head_only() {
                 // The head's count is the only one.
                 block.unlock(self.platform());
+                let mapcount = self.frames().scheme.leaves(mapcount);
                 let known = (mapcount == 0).then_some(0);
                 return same.then_some(FolioMaps { folio, mapcount, entire: known, mapped: known });
             }

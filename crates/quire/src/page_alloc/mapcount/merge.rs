@@ -16,7 +16,10 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Whether a whole table is counted in one step, and so can become a leaf.
     pub(crate) fn counts_by_table(&self) -> bool {
         #[cfg(feature = "published")]
-        return matches!(self.counts.frames().scheme, CountScheme::Dense | CountScheme::HeadOnly);
+        return matches!(
+            self.counts.frames().scheme,
+            CountScheme::Dense | CountScheme::HeadOnly | CountScheme::TotalMapped
+        );
         #[cfg(not(feature = "published"))]
         true
     }

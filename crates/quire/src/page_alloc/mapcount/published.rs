@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameState};
-use crate::page_alloc::frames::scheme::CountScheme;
+use crate::page_alloc::frames::scheme::{CountScheme, PAGES_MAPPED};
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::{CountError, Counter};
@@ -34,7 +34,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             {
                 return Err(CountError::Prepare { done, at: piece.start });
             }
-            self.change_head(piece.start, block, piece.count as i64);
+            self.change_head(piece.start, block, piece.count as i64, piece.count as i64);
             done += piece.count;
         }
         Ok(())
@@ -55,7 +55,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
                 let (start, count) = (piece.start.index_in_block(), piece.count as usize);
                 block.count_cells_down(self.counts.platform(), start, count);
             }
-            if self.change_head(piece.start, block, -(piece.count as i64)) == 0 {
+            if self.change_head(piece.start, block, -(piece.count as i64), -(piece.count as i64)) == 0 {
                 freed += self.free_if_unmapped(piece.start, Contents::Unknown);
             }
         }
@@ -74,7 +74,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
                 maps.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.change_head(frame, block, 1);
+        self.change_head(frame, block, 1, size.frames() as i64);
         FrameState::UNKNOWN.put(block.folio_state_cell());
     }
 
@@ -82,7 +82,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     pub(in crate::page_alloc) fn merge_as_published(&mut self, frame: Frame) {
         self.unlock_block();
         let block = self.counts.frames().memmap.block(frame.block());
-        self.change_head(frame, block, 1 - BLOCK_FRAMES as i64);
+        self.change_head(frame, block, 1 - BLOCK_FRAMES as i64, 0);
         FrameState::UNKNOWN.put(block.folio_state_cell());
     }
 
@@ -102,15 +102,21 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
                 block.count_cells_down(self.counts.platform(), 0, BLOCK_FRAMES);
             }
         }
-        if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
+        let left = self.change_head(frame, block, -1, -(size.frames() as i64));
+        if left > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
     }
 
-    /// Changes the folio's number of leaves, and returns it.
+    /// Changes the folio's number of leaves, and returns it. Those leaves map so many `pages`.
     #[inline]
-    fn change_head(&self, frame: Frame, block: &Block, leaves: i64) -> u64 {
+    fn change_head(&self, frame: Frame, block: &Block, leaves: i64, pages: i64) -> u64 {
         let order = block.order.load(Ordering::Relaxed);
         let maps = &self.counts.frames().memmap.block(head_of(frame.block(), order)).folio_maps;
-        if self.counts.frames().scheme != CountScheme::HeadOnlyByLeaf {
+        let scheme = self.counts.frames().scheme;
+        if scheme == CountScheme::TotalMapped {
+            let change = (pages as u64).wrapping_mul(PAGES_MAPPED).wrapping_add(leaves as u64);
+            return scheme.leaves(maps.fetch_add(change, Ordering::AcqRel).wrapping_add(change));
+        }
+        if scheme != CountScheme::HeadOnlyByLeaf {
             return maps.fetch_add(leaves as u64, Ordering::AcqRel).wrapping_add(leaves as u64);
         }
         let one = leaves.signum() as u64;
@@ -142,7 +148,9 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     /// The one count of the folio of whole blocks around a frame; `None` where each frame has its own.
     pub(in crate::page_alloc) fn head_count(&self, frame: Frame, block: &Block) -> Option<u64> {
         let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
-        let head = || self.frames().memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
-        (whole && self.frames().scheme.is_head_only()).then(|| head().folio_maps.load(Ordering::Acquire))
+        let (order, scheme) = (block.order.load(Ordering::Relaxed), self.frames().scheme);
+        let head = || self.frames().memmap.block(head_of(frame.block(), order));
+        (whole && scheme.is_head_only())
+            .then(|| scheme.count_of_a_frame(head().folio_maps.load(Ordering::Acquire), 1 << order))
     }
 }

@@ -69,8 +69,7 @@ fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
 /// first frame's folio counted for all.
 #[test]
 fn a_run_across_folios_counts_each_in_its_own_way() {
-    use CountScheme::{Dense, HeadOnly, HeadOnlyByLeaf, PerFrame};
-    for counts in [Dense, PerFrame, HeadOnly, HeadOnlyByLeaf] {
+    for counts in CountScheme::ALL {
         counting(counts, 64 * MIB, |allocator| {
             let blocks = allocator.alloc_contig_raw(Gfp::USER, 3, 1).unwrap();
             allocator.free_contig_raw(blocks, 3).unwrap();
@@ -91,4 +90,38 @@ fn a_run_across_folios_counts_each_in_its_own_way() {
             allocator.validate().unwrap();
         });
     }
+}
+
+/// The example of the proposal: a folio of 512 pages that two leaves of 2 MiB and one of 4 KiB map has three leaves, and
+/// 1025 pages are mapped. Each frame counts as their average, rounded, and never as 0.
+#[test]
+fn where_pages_are_counted_together_a_frame_counts_as_the_average() {
+    counting(CountScheme::TotalMapped, 64 * MIB, |allocator| {
+        let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        let counts = || {
+            (
+                allocator.counts().folio_maps(start).unwrap().mapcount,
+                [0, 511].map(|at| allocator.counts().mapcount(start.add(at))),
+            )
+        };
+        let large = || allocator.counts().counter().map_large(start, PageSize::Size2M);
+        let remove = |pages: u64| unmap(allocator, FrameRange::new(start, pages));
+        map(allocator, FrameRange::new(start, 1));
+        assert_eq!(counts(), (1, [1, 1]), "one page of 512, which is 0 rounded");
+        large();
+        large();
+        assert_eq!(counts(), (3, [2, 2]));
+        map(allocator, FrameRange::new(start, 254));
+        assert_eq!(counts(), (257, [2, 2]), "2 and 255/512");
+        map(allocator, FrameRange::new(start, 1));
+        assert_eq!(counts(), (258, [3, 3]), "2 and 256/512");
+        assert_eq!(remove(254) + remove(1) + remove(1), 0);
+        for left in [1, 0] {
+            let freed =
+                allocator.counts().counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown);
+            assert_eq!(freed, if left == 0 { BLOCK } else { 0 });
+        }
+        allocator.lists().drain_local();
+        allocator.validate().unwrap();
+    });
 }

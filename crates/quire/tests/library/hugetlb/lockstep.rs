@@ -112,6 +112,11 @@ fn pools_and_model_agree_over_a_window_in_batches() {
     agree(DescriptorPolicy::Batched);
 }
 
+#[test]
+fn mask_tail() {
+    agree(DescriptorPolicy::MaskTail);
+}
+
 fn agree(policy: DescriptorPolicy) {
     for (number, plan) in [FailurePlan::Off, FailurePlan::Every(7)].into_iter().enumerate() {
         with_policy(policy, two_nodes(2 * GIB + 64 * MIB), |world| {

@@ -13,6 +13,17 @@ use quire::vmemmap::walker::{self, WindowAccess};
 use crate::hugetlb::support::{BOTH, MIB, World, two_nodes, with_policy};
 use testkit::ranges_of;
 
+/// The policies with a window.
+pub(crate) const WINDOWS: [DescriptorPolicy; 4] = [
+    DescriptorPolicy::Full,
+    DescriptorPolicy::PerPage,
+    DescriptorPolicy::Batched,
+    DescriptorPolicy::MaskTail,
+];
+/// Those that save descriptors.
+pub(crate) const SAVING: [DescriptorPolicy; 3] =
+    [DescriptorPolicy::PerPage, DescriptorPolicy::Batched, DescriptorPolicy::MaskTail];
+
 /// The running CPU, in kernel mode. A fault here is a fault of the library: the window is mapped for all
 /// memory, and walkers store to heads alone.
 pub(crate) struct Kernel<'a>(pub(crate) &'a Hosted);
@@ -117,7 +128,7 @@ fn each_policy_has_its_price() {
                         let written = Cost { written: 512 * pages, ..Cost::default() };
                         (written, written)
                     }
-                    DescriptorPolicy::PerPage | DescriptorPolicy::Batched => {
+                    DescriptorPolicy::PerPage | DescriptorPolicy::Batched | DescriptorPolicy::MaskTail => {
                         let grow = Cost {
                             flushes: 2,
                             graces: 1,
@@ -139,6 +150,16 @@ fn each_policy_has_its_price() {
                         };
                         match policy {
                             DescriptorPolicy::Batched => (grow, shrink),
+                            // A frame of tails for each size of pages, and no grace period.
+                            DescriptorPolicy::MaskTail => (
+                                Cost {
+                                    graces: 0,
+                                    taken: grow.taken + 2,
+                                    written: grow.written + 2 * 64,
+                                    ..grow
+                                },
+                                Cost { graces: 0, ..shrink },
+                            ),
                             // One for each page, and one for each leaf that was split for one.
                             _ => (
                                 Cost { flushes: pages + leaves, graces: pages, ..grow },
@@ -151,7 +172,7 @@ fn each_policy_has_its_price() {
                 let held = world.pools.window().map_or(0, |window| window.peak_held());
                 let expected = match policy {
                     DescriptorPolicy::PerPage => 8,
-                    DescriptorPolicy::Batched => 8 * pages,
+                    DescriptorPolicy::Batched | DescriptorPolicy::MaskTail => 8 * pages,
                     DescriptorPolicy::InBlock | DescriptorPolicy::Full => 0,
                 };
                 assert_eq!(held, expected);
@@ -164,7 +185,7 @@ fn each_policy_has_its_price() {
 #[test]
 fn a_hole_in_memory_has_no_descriptors() {
     let ranges = vec![MemoryRange::new(0, 128 * MIB), MemoryRange::new(512 * MIB, 128 * MIB)];
-    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+    for policy in WINDOWS {
         with_policy(policy, HostedConfig::new(MIB).with_ranges(ranges.clone()), |world| {
             let (leaves, tables) = (2, 3);
             assert_eq!(world.pools.window().unwrap().frames(), leaves * 512 + tables);
@@ -176,7 +197,7 @@ fn a_hole_in_memory_has_no_descriptors() {
 /// Memory that is announced at start has its part of the window, as its pages may join a pool later.
 #[test]
 fn memory_that_is_added_later_has_descriptors() {
-    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+    for policy in WINDOWS {
         let machine = HostedConfig::new(512 * MIB).build().unwrap();
         let all = ranges_of(&machine)[0];
         let here = FrameRange::new(all.frames.start, 128 * MIB / 4096);
@@ -216,7 +237,7 @@ fn an_empty_request_flushes_nothing() {
 /// the pool.
 #[test]
 fn every_frame_leads_to_its_head() {
-    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+    for policy in WINDOWS {
         with_policy(policy, two_nodes(256 * MIB), |world| {
             let window = world.pools.window().unwrap();
             for round in 0..3 {

@@ -8,12 +8,8 @@ use quire::page_alloc::{Gfp, Urgency};
 use quire::stats::Stat;
 
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, with_policy};
-use crate::hugetlb::window::{check_descriptors, check_page, pages_of};
+use crate::hugetlb::window::{SAVING, WINDOWS, check_descriptors, check_page, pages_of};
 use testkit::{Share, long};
-
-const WINDOWS: [DescriptorPolicy; 3] =
-    [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched];
-const SAVING: [DescriptorPolicy; 2] = [DescriptorPolicy::PerPage, DescriptorPolicy::Batched];
 
 /// Checks all pages of the pool as walkers see them, and every count.
 fn check(world: &World<'_, '_>) {
@@ -78,8 +74,10 @@ fn the_frame_that_stays_may_stay_where_it_is() {
     for policy in SAVING {
         with_policy(policy, HostedConfig::new(256 * MIB), |world| {
             let pages = world.pools.window().unwrap();
-            // The folio, eight frames of descriptors for its leaf's folio, the table; then the copy.
-            world.machine.set_failures(FailurePlan::Nth(10));
+            // The folio, two frames of shared tails if there are such, eight frames of descriptors for its leaf's folio, the
+            // table; then the copy.
+            let shared = if policy == DescriptorPolicy::MaskTail { 2 } else { 0 };
+            world.machine.set_failures(FailurePlan::Nth(10 + shared));
             let freed = world.pages.lists().stat(Stat::VmemmapFree);
             assert_eq!(world.pools.resize(world.pages, Size2M, BOTH, 1).after, 1);
             assert_eq!(world.machine.allocations_failed(), 1);

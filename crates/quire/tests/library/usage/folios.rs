@@ -62,7 +62,7 @@ fn folios(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>]) -> BTre
 
 /// Compares the answers for every folio in use, mapped or not. Returns how many are mapped by more than one
 /// address space, how many are mapped in part, and how many are mapped by one address space more than once.
-fn compare_folios(
+pub(crate) fn compare_folios(
     machine: &Hosted,
     manager: &Manager<'_>,
     spaces: &[Space<'_>],
@@ -84,7 +84,7 @@ fn compare_folios(
             leaves.values().flat_map(|(first, count, _)| *first..first + count).collect();
         let by = leaves.values().flat_map(|(_, _, by)| by.iter().copied()).collect::<BTreeSet<usize>>();
         let maps = manager.pages().counts().folio_maps(head).expect("a folio in use");
-        let of_folio = matches!(counts, CountScheme::HeadOnly | CountScheme::HeadOnlyByLeaf)
+        let of_folio = !matches!(counts, CountScheme::Dense | CountScheme::PerFrame)
             && frames >= 512
             && !leaves.is_empty();
         let told = |value: usize| if of_folio { None } else { Some(value as u64) };

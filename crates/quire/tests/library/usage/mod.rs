@@ -5,4 +5,6 @@ mod flags;
 mod folios;
 mod lockstep;
 mod naive;
+mod one_region;
+mod seven;
 use crate::vm::world;

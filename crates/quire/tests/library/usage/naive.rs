@@ -16,21 +16,21 @@ const PAGE: u64 = 4096;
 const USER: VirtRange = VirtRange { start: VirtAddr(0), end: VirtAddr(1 << 47) };
 
 /// How many pages, of all address spaces, are in each frame.
-type Counts = BTreeMap<u64, u64>;
+pub(crate) type Counts = BTreeMap<u64, u64>;
 
-fn has(leaf: &Translation, flags: EntryFlags) -> bool {
+pub(crate) fn has(leaf: &Translation, flags: EntryFlags) -> bool {
     leaf.entry & flags.bits() == flags.bits()
 }
 
 /// Every page of an address space: its address, its frame, its leaf.
-fn pages(machine: &Hosted, mm: &Space<'_>) -> Vec<(u64, u64, Translation)> {
+pub(crate) fn pages(machine: &Hosted, mm: &Space<'_>) -> Vec<(u64, u64, Translation)> {
     let each = |leaf: Translation| {
         (0..leaf.frames).map(move |at| (leaf.addr.0 + at * PAGE, leaf.frame.0 + at, leaf))
     };
     machine.leaves(mm.root()).into_iter().flat_map(each).collect()
 }
 
-fn count(machine: &Hosted, spaces: &[Space<'_>]) -> Counts {
+pub(crate) fn count(machine: &Hosted, spaces: &[Space<'_>]) -> Counts {
     let mut counts = Counts::new();
     for (_, frame, leaf) in spaces.iter().flat_map(|mm| pages(machine, mm)) {
         if !has(&leaf, EntryFlags::SPECIAL) {

@@ -1,11 +1,10 @@
 //! The running kernel, asked to map and unmap by several threads of this process.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
 
-use nix::sys::prctl;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
+use super::pieces::{SmallPages, linux_piece};
 use super::{Churn, ChurnSpan, Drop, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
@@ -53,7 +52,7 @@ fn work(case: &Churn, region: &Region, thread: usize, meeting: &Meeting) -> Chur
     meeting.wait();
     let start = Moment::now();
     let one = |round| match case.work {
-        Work::Map => piece(case.bytes),
+        Work::Map => linux_piece(case.bytes),
         _ => touch_and_drop(case, region, case.piece(thread, round)),
     };
     let pieces = (0..case.rounds).map_while(one).count() as u64;
@@ -89,35 +88,5 @@ fn touch_and_drop(case: &Churn, region: &Region, (offset, drop): (usize, Drop)) 
             // SAFETY: C1: the fixed range is the region's, mapped as before, and no reference into it exists.
             unsafe { mmap_anonymous(at, case.bytes, rights, flags) }.ok().map(|_| ())
         }
-    }
-}
-
-/// Maps, touches and unmaps one piece; `None` if the kernel refuses.
-pub(in crate::bench::arms) fn piece(bytes: usize) -> Option<()> {
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
-    let at = unsafe { mmap_anonymous(null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
-    for offset in (0..bytes).step_by(PAGE) {
-        // SAFETY: C1: the byte lies in the mapping just made, which is writable and which this function alone
-        // knows.
-        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
-    }
-    // SAFETY: C1: the mapping is this function's, and no reference into it was made.
-    unsafe { munmap(at.cast::<c_void>(), bytes) }.ok()
-}
-
-/// Keeps transparent huge pages off for this process until dropped.
-pub(in crate::bench::arms) struct SmallPages;
-
-impl SmallPages {
-    pub(in crate::bench::arms) fn only() -> Self {
-        let _ = prctl::set_thp_disable(true);
-        Self
-    }
-}
-
-impl std::ops::Drop for SmallPages {
-    fn drop(&mut self) {
-        let _ = prctl::set_thp_disable(false);
     }
 }

@@ -1,7 +1,8 @@
 //! Arms of the experiment `churn`.
 
-pub(super) mod linux;
-pub(super) mod quire;
+mod linux;
+pub(super) mod pieces;
+mod quire;
 
 use crate::bench::experiment::{Arm, RATE, Sample, Skip};
 use crate::bench::folio::PAGE;

@@ -6,6 +6,7 @@ use quire::cpu::CpuId;
 use quire::manager::Config;
 use quire::vm::{Access, Advice, MapRequest, Mm, Placement};
 
+use super::pieces::quire_piece;
 use super::{Churn, ChurnSpan, Drop, Work};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
@@ -94,7 +95,7 @@ fn work(mm: &Mm<'_, Bare>, case: &Churn, thread: usize, meeting: &Meeting) -> Ch
     meeting.wait();
     let start = Moment::now();
     let one = |round| match case.work {
-        Work::Map => piece(mm, case.bytes),
+        Work::Map => quire_piece(mm, case.bytes),
         _ => touch_and_drop(mm, case, case.piece(thread, round)),
     };
     let pieces = (0..case.rounds).map_while(one).count() as u64;
@@ -135,14 +136,4 @@ fn touch_and_drop(mm: &Mm<'_, Bare>, case: &Churn, (offset, drop): (usize, Drop)
         }
         Drop::MapOver => map_at(mm, offset, case.bytes),
     }
-}
-
-/// Maps, touches and unmaps one piece; `None` if memory runs out.
-pub(in crate::bench::arms) fn piece(mm: &Mm<'_, Bare>, bytes: usize) -> Option<()> {
-    let prot = Protection::READ | Protection::WRITE;
-    let at = mm.mmap(&MapRequest { len: bytes as u64, prot, ..MapRequest::default() }).ok()?;
-    for offset in (0..bytes).step_by(PAGE) {
-        mm.fault(at.add(offset as u64), Access::Write).ok()?;
-    }
-    mm.munmap(at, bytes as u64).ok()
 }

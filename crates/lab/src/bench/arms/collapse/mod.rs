@@ -1,5 +1,6 @@
 //! Arms of the experiment `collapse-thp`.
 
+mod call;
 mod linux;
 mod quire;
 
@@ -10,7 +11,7 @@ use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, DEFAULT};
 
-pub use linux::{bring_in, by_kernel as collapse_by_kernel};
+pub use call::{bring_in, by_kernel as collapse_by_kernel};
 
 /// What is collapsed.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 
 mod as_posted;
 mod linux;
+mod names;
 mod ours;
 
 use quire::page_alloc::CountScheme;
@@ -9,6 +10,8 @@ use quire::vm::CollapseSteps;
 
 use crate::bench::experiment::{Arm, Better, Metric};
 use crate::bench::linux::verbs::Linux;
+
+pub use names::name_of;
 
 /// The longest time between two reschedule points, the call's start or its end: an upper bound on how long
 /// one step held the lock.
@@ -42,16 +45,6 @@ pub struct Collapse {
     /// Tables that are collapsed one instruction at a time, to count the locked ones; none in most cases of a small
     /// run.
     pub stepped: u64,
-}
-
-/// The name of the arm with this way of counting.
-pub fn name_of(counts: CountScheme) -> &'static str {
-    match counts {
-        CountScheme::Dense => "quire",
-        CountScheme::PerFrame => "per-frame",
-        CountScheme::HeadOnly => "head-only",
-        CountScheme::HeadOnlyByLeaf => "head-only-by-leaf",
-    }
 }
 
 /// Every arm. The checksum of a repetition is the number of 4 KiB pages that larger leaves map.

@@ -15,7 +15,8 @@ use quire::platform::Platform;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, CollapseSteps, File, MapRequest, Mm, Placement, Sharing};
 
-use super::{Collapse, STALL, STEP, To, as_posted, name_of};
+use super::names::name_of;
+use super::{Collapse, STALL, STEP, To, as_posted};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::{START, instructions::Instructions, ranges};
@@ -53,6 +54,10 @@ impl Arm<Collapse> for Quire {
                  often a frame is mapped."
             }
             CountScheme::HeadOnlyByLeaf => "as `head-only`, changed once for each leaf.",
+            CountScheme::TotalMapped => {
+                "as `head-only`, with the number of mapped pages beside that of leaves; how often a frame is mapped is \
+                 the average of its page."
+            }
         }
     }
 

@@ -3,7 +3,10 @@
 mod linux;
 mod quire;
 
-use crate::bench::experiment::{Arm, RATE, Sample};
+use crate::bench::experiment::{Arm, Better, Metric, RATE, Sample};
+
+/// Nanoseconds of one loop over a whole heap.
+const LOOP: Metric = Metric { name: "loop", unit: "ns", better: Better::Lower };
 
 /// A heap that grows by steps and shrinks to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ impl Heap {
         let operations = self.operations() as f64;
         Sample::new(nanoseconds / operations, done)
             .metric(RATE, operations * 1e9 / nanoseconds)
-            .metric(super::LOOP, nanoseconds / self.loops as f64)
+            .metric(LOOP, nanoseconds / self.loops as f64)
             .count("operations", done)
     }
 }

@@ -48,6 +48,11 @@ impl Arm<Verb> for Quire {
                 "as `quire`, with one count for the folio, changed once for each run of leaves."
             }
             CountScheme::HeadOnlyByLeaf => "as `head-only`, changed once for each leaf.",
+            CountScheme::TotalMapped => {
+                "as `head-only`, with the number of mapped pages in the same word: the shape of the RFC \"mm/rmap: \
+                 support arbitrary folio mappings\" (April 2026), without its lock and its slots for two address \
+                 spaces. Of a frame it tells the folio's average."
+            }
         }
     }
 

@@ -5,16 +5,16 @@ use quire::addr::{Frame, Order};
 use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Platform;
 
-use super::Mobilities;
+use super::{Load, Mobilities};
 
 /// The load frees movable folios once they fill this share of memory, in percent.
-const FULL: u64 = 75;
+pub(super) const FULL: u64 = 75;
 
 /// One short-lived unmovable or reclaimable frame exists for this many frames of memory.
 const KERNEL_SHARE: usize = 64;
 
 /// A folio in use.
-type Held = (Frame, Order);
+pub(super) type Held = (Frame, Order);
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Done {
@@ -25,18 +25,18 @@ pub(super) struct Done {
 }
 
 /// The folios in use.
-struct Load<'a, 'p, P: Platform + IsolatedMemory> {
+pub(super) struct Requests<'a, 'p, P: Platform + IsolatedMemory> {
     pages: &'a PageAllocator<'p, P>,
-    rng: fastrand::Rng,
-    frames: u64,
-    used: u64,
+    pub(super) rng: fastrand::Rng,
+    pub(super) frames: u64,
+    pub(super) used: u64,
     /// User memory: folios of orders 0 to 3, freed in random order once memory is full.
-    movable: Vec<Held>,
+    pub(super) movable: Vec<Held>,
     /// Page tables, small objects, cache nodes; each is freed after a while.
     kernel: Vec<Held>,
     /// The same, never freed.
-    forever: Vec<Held>,
-    done: Done,
+    pub(super) forever: Vec<Held>,
+    pub(super) done: Done,
 }
 
 /// Makes all requests of `case`, then frees every folio that is movable or short-lived. Returns those that
@@ -46,7 +46,7 @@ pub(super) fn run<P: Platform + IsolatedMemory>(
     case: &Mobilities,
 ) -> (Done, Vec<Held>) {
     let frames = case.bytes / 4096;
-    let mut load = Load {
+    let mut load = Requests {
         pages,
         rng: fastrand::Rng::with_seed(case.seed),
         frames,
@@ -56,10 +56,15 @@ pub(super) fn run<P: Platform + IsolatedMemory>(
         forever: Vec::new(),
         done: Done::default(),
     };
-    for _ in 0..case.rounds {
-        for _ in 0..frames / 8 {
-            load.request();
+    match case.load {
+        Load::Rounds(rounds) => {
+            for _ in 0..rounds {
+                for _ in 0..frames / 8 {
+                    load.request();
+                }
+            }
         }
+        Load::Storm => load.storm(),
     }
     for held in std::mem::take(&mut load.movable).into_iter().chain(std::mem::take(&mut load.kernel)) {
         load.give(held);
@@ -68,24 +73,14 @@ pub(super) fn run<P: Platform + IsolatedMemory>(
     (load.done, load.forever)
 }
 
-impl<P: Platform + IsolatedMemory> Load<'_, '_, P> {
+impl<P: Platform + IsolatedMemory> Requests<'_, '_, P> {
     fn request(&mut self) {
         self.done.requests += 1;
         match self.rng.u16(..1000) {
             0..880 => {
-                let order = match self.rng.u8(..16) {
-                    0..11 => 0,
-                    11..13 => 1,
-                    13..15 => 2,
-                    _ => 3,
-                };
-                if let Some(held) = self.take(Gfp::USER, order) {
-                    self.movable.push(held);
-                }
+                self.request_movable();
                 while self.used * 100 > self.frames * FULL {
-                    let at = self.rng.usize(..self.movable.len());
-                    let held = self.movable.swap_remove(at);
-                    self.give(held);
+                    self.free_movable();
                 }
             }
             880..998 => {
@@ -107,7 +102,29 @@ impl<P: Platform + IsolatedMemory> Load<'_, '_, P> {
         }
     }
 
-    fn take(&mut self, gfp: Gfp, order: u8) -> Option<Held> {
+    /// Allocates a folio of user memory; returns whether it got one.
+    pub(super) fn request_movable(&mut self) -> bool {
+        let order = match self.rng.u8(..16) {
+            0..11 => 0,
+            11..13 => 1,
+            13..15 => 2,
+            _ => 3,
+        };
+        let taken = self.take(Gfp::USER, order);
+        self.movable.extend(taken);
+        taken.is_some()
+    }
+
+    /// Frees one of them, if there is any.
+    pub(super) fn free_movable(&mut self) {
+        if !self.movable.is_empty() {
+            let at = self.rng.usize(..self.movable.len());
+            let held = self.movable.swap_remove(at);
+            self.give(held);
+        }
+    }
+
+    pub(super) fn take(&mut self, gfp: Gfp, order: u8) -> Option<Held> {
         let order = Order::new(order)?;
         match self.pages.alloc_raw(gfp, order) {
             Ok(frame) => {
@@ -121,7 +138,7 @@ impl<P: Platform + IsolatedMemory> Load<'_, '_, P> {
         }
     }
 
-    fn give(&mut self, (frame, order): Held) {
+    pub(super) fn give(&mut self, (frame, order): Held) {
         self.used -= order.frames();
         let freed = self.pages.free_raw(frame, order);
         assert_eq!(freed, Ok(()), "a folio of the load was refused");

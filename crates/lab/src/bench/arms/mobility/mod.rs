@@ -2,21 +2,34 @@
 
 mod load;
 mod quire;
+mod storm;
 
 use crate::bench::experiment::{Arm, Better, Metric};
 
 /// Blocks of 2 MiB that are whole and free at the end.
 pub const WHOLE: Metric = Metric { name: "whole-blocks", unit: "blocks", better: Better::Higher };
 
+/// The share of the areas of 1 GiB in which no unmovable frame is in use at the end.
+pub const UNTAINTED: Metric = Metric { name: "untainted-areas", unit: "%", better: Better::Higher };
+
 /// Short- and long-lived folios of every mobility in one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mobilities {
     /// Bytes of memory.
     pub bytes: u64,
-    /// Rounds, each of which makes one request for every eight frames of the memory.
-    pub rounds: usize,
+    /// The load.
+    pub load: Load,
     /// Seed of all requests.
     pub seed: u64,
+}
+
+/// What is allocated and freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// So many rounds, each of which makes one request for every eight frames of the memory.
+    Rounds(usize),
+    /// Movable folios age the memory; then unmovable frames are allocated until they are 2 % of it, among movable ones.
+    Storm,
 }
 
 /// Every arm. The checksum of a repetition is the number of requests.

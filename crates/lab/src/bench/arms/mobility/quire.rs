@@ -1,10 +1,11 @@
 //! Quire's page allocator, with and without mobility groups.
 
 use hosted::{Hosted, HostedConfig};
+use quire::addr::Order;
 use quire::cpu::CpuId;
 use quire::page_alloc::AllocatorConfig;
 
-use super::{Mobilities, WHOLE, load};
+use super::{Load, Mobilities, UNTAINTED, WHOLE, load};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::guards;
 use crate::host::cycles::Moment;
@@ -39,7 +40,11 @@ impl Arm<Mobilities> for Quire {
     }
 
     fn setup(&mut self, case: &Mobilities) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let config = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(case.bytes) };
+        // Only what the allocator keeps in the memory is touched, some bytes of each block: in huge pages of the host that
+        // would be all of 64 GiB.
+        let huge_pages = case.load != Load::Storm;
+        let config =
+            HostedConfig { prefault: false, real_ipis: false, huge_pages, ..HostedConfig::bench(case.bytes) };
         let machine = config.build().map_err(|error| Skip(error.to_string()))?;
         let config = AllocatorConfig { group_by_mobility: self.grouping, ..AllocatorConfig::default() };
         Ok(Box::new(Ready { case: *case, config, machine: self.machine.insert(machine) }))
@@ -66,8 +71,13 @@ impl Prepared for Ready<'_> {
             let after = whole();
             let spread: std::collections::BTreeSet<_> =
                 pinned.iter().map(|(frame, _)| frame.block()).collect();
+            let areas: std::collections::BTreeSet<_> =
+                pinned.iter().map(|(frame, _)| frame.0 / Order::GIGANTIC.frames()).collect();
+            let all = (self.case.bytes / Order::GIGANTIC.bytes()).max(1) as f64;
             Ok(Sample::of(span, done.requests as f64, done.requests)
                 .metric(WHOLE, after as f64)
+                .metric(UNTAINTED, 100.0 * (1.0 - areas.len() as f64 / all))
+                .count("tainted_areas", areas.len() as u64)
                 .count("whole_at_first", before)
                 .count("pinned_frames", done.pinned)
                 .count("pinned_blocks", spread.len() as u64)

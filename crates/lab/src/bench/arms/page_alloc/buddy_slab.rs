@@ -1,12 +1,9 @@
 //! The crate `buddy-slab-allocator`: buddy lists through page metadata.
 
-use std::sync::Arc;
-
 use buddy_slab_allocator::BuddyAllocator;
-use spin::mutex::SpinMutex;
 
-use super::case::{Frames, PageAlloc};
-use super::peer::{self, prepare};
+use super::case::PageAlloc;
+use super::peer::{self, Unlocked, prepare_unlocked};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
@@ -33,14 +30,8 @@ impl Arm<PageAlloc> for BuddySlab {
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let (frames, threads) = (case.frames, case.threads);
-        if threads == 1 {
-            return prepare(case, move || Ok(vec![Bare(Managed::new(frames)?)]));
-        }
-        prepare(case, move || {
-            let shared = Arc::new(SpinMutex::<_>::new(Managed::new(frames)?));
-            Ok((0..threads).map(|_| Locked(Arc::clone(&shared))).collect())
-        })
+        let frames = case.frames;
+        prepare_unlocked(case, move || Managed::new(frames))
     }
 }
 
@@ -54,7 +45,9 @@ impl Managed {
             .map_err(|error| Skip(format!("BuddyAllocator refuses the memory: {error:?}")))?;
         Ok(Self { buddy, _memory: memory })
     }
+}
 
+impl Unlocked for Managed {
     #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         self.buddy.alloc_pages(1 << ORDER, PAGE).ok()
@@ -64,40 +57,8 @@ impl Managed {
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         self.buddy.dealloc_pages(frame, 1 << ORDER);
     }
-}
-
-struct Bare(Managed);
-
-struct Locked(Arc<SpinMutex<Managed>>);
-
-impl Frames for Bare {
-    type Frame = usize;
-
-    #[inline(always)]
-    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
-        self.0.take::<ORDER>()
-    }
-
-    #[inline(always)]
-    fn give<const ORDER: u8>(&mut self, frame: usize) {
-        self.0.give::<ORDER>(frame);
-    }
 
     fn free_frames(&self) -> Option<u64> {
-        Some(self.0.buddy.free_pages() as u64)
-    }
-}
-
-impl Frames for Locked {
-    type Frame = usize;
-
-    #[inline(always)]
-    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
-        self.0.lock().take::<ORDER>()
-    }
-
-    #[inline(always)]
-    fn give<const ORDER: u8>(&mut self, frame: usize) {
-        self.0.lock().give::<ORDER>(frame);
+        Some(self.buddy.free_pages() as u64)
     }
 }

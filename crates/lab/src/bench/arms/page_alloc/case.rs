@@ -5,7 +5,7 @@
 pub struct PageAlloc {
     /// What is timed.
     pub operation: Operation,
-    /// Threads that do it at the same time, each with its own frames (but see [`Operation::Cross`]).
+    /// Threads that do it at the same time, each with its own frames (but see [`Operation::Cross`] and [`Operation::FewFree`]).
     pub threads: usize,
     /// Frames that the allocator manages.
     pub frames: usize,
@@ -29,6 +29,8 @@ pub enum Operation {
     Half(Half),
     /// Thread 0 allocates frames, thread 1 frees them.
     Cross,
+    /// Every thread but the last allocates frames, and the last frees them all.
+    FewFree,
     /// Work in a memory that each repetition fills anew.
     Crowded(Crowded),
 }

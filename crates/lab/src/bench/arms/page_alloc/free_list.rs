@@ -2,13 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-
 use free_list::{FreeList, PageLayout, PageRange};
-use spin::mutex::SpinMutex;
 
-use super::case::{Frames, PageAlloc};
-use super::peer::prepare;
+use super::case::PageAlloc;
+use super::peer::{Unlocked, prepare_unlocked};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 
@@ -33,14 +30,8 @@ impl Arm<PageAlloc> for Ranges {
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let (frames, threads) = (case.frames, case.threads);
-        if threads == 1 {
-            return prepare(case, move || Ok(vec![Bare(of(frames)?)]));
-        }
-        prepare(case, move || {
-            let shared = Arc::new(SpinMutex::<_>::new(of(frames)?));
-            Ok((0..threads).map(|_| Locked(Arc::clone(&shared))).collect())
-        })
+        let frames = case.frames;
+        prepare_unlocked(case, move || of(frames))
     }
 }
 
@@ -54,53 +45,23 @@ fn of(frames: usize) -> Result<List, Skip> {
     Ok(list)
 }
 
-struct Bare(List);
-
-struct Locked(Arc<SpinMutex<List>>);
-
-#[inline(always)]
-fn take<const ORDER: u8>(list: &mut List) -> Option<usize> {
-    // The layout is a constant once this is inlined.
-    let layout = PageLayout::from_size_align(PAGE << ORDER, PAGE << ORDER).ok()?;
-    list.allocate(layout).ok().map(PageRange::start)
-}
-
-#[inline(always)]
-fn give<const ORDER: u8>(list: &mut List, frame: usize) {
-    let range = PageRange::from_start_len(frame, PAGE << ORDER);
-    // SAFETY: C1: the loops give back what they took, by the same order, once.
-    let given = range.map(|range| unsafe { list.deallocate(range) });
-    debug_assert_eq!(given, Ok(Ok(())));
-}
-
-impl Frames for Bare {
-    type Frame = usize;
-
+impl Unlocked for List {
     #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
-        take::<ORDER>(&mut self.0)
+        // The layout is a constant once this is inlined.
+        let layout = PageLayout::from_size_align(PAGE << ORDER, PAGE << ORDER).ok()?;
+        self.allocate(layout).ok().map(PageRange::start)
     }
 
     #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
-        give::<ORDER>(&mut self.0, frame);
+        let range = PageRange::from_start_len(frame, PAGE << ORDER);
+        // SAFETY: C1: the loops give back what they took, by the same order, once.
+        let given = range.map(|range| unsafe { self.deallocate(range) });
+        debug_assert_eq!(given, Ok(Ok(())));
     }
 
     fn bears_scattered_frames() -> bool {
         false
-    }
-}
-
-impl Frames for Locked {
-    type Frame = usize;
-
-    #[inline(always)]
-    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
-        take::<ORDER>(&mut self.0.lock())
-    }
-
-    #[inline(always)]
-    fn give<const ORDER: u8>(&mut self, frame: usize) {
-        give::<ORDER>(&mut self.0.lock(), frame);
     }
 }

@@ -39,7 +39,7 @@ fn out_of_reach(case: &PageAlloc) -> Option<&'static str> {
         Operation::Pair(1..) => {
             Some("a process cannot choose the order of a single request: `fault` shows folios of every size")
         }
-        Operation::Cross => Some(
+        Operation::Cross | Operation::FewFree => Some(
             "a page of a process belongs to the process, not to the CPU that allocated \
          it",
         ),

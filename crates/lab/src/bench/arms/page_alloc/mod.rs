@@ -10,6 +10,7 @@ mod frame_alloc;
 mod free_list;
 mod linux;
 mod loops;
+mod owned_blocks;
 mod peer;
 mod quire;
 
@@ -38,5 +39,6 @@ pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
     arms.push(Box::new(bitmap::Bitmap));
     arms.push(Box::new(frame_alloc::FrameAlloc));
     arms.push(Box::new(free_list::Ranges));
+    arms.push(Box::new(owned_blocks::OwnedBlocks));
     arms
 }

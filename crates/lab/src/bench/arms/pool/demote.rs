@@ -52,6 +52,10 @@ impl Arm<Demotion> for Quire {
             DescriptorPolicy::Batched => {
                 "as `per-page`, with the 512 parts of a page of 1 GiB together as one batch."
             }
+            DescriptorPolicy::MaskTail => {
+                "as `batched`; all pages of an order in a zone share one frame of tails. A page of 1 GiB waits for a grace \
+                 period when it joins, and for none when it leaves; pages of 2 MiB wait for none."
+            }
         }
     }
 

@@ -164,7 +164,7 @@ fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> R
     let window = match policy {
         DescriptorPolicy::InBlock => 0,
         DescriptorPolicy::Full => window,
-        DescriptorPolicy::PerPage | DescriptorPolicy::Batched => 2 * window,
+        DescriptorPolicy::PerPage | DescriptorPolicy::Batched | DescriptorPolicy::MaskTail => 2 * window,
     };
     let pieces = if moved > 0 { pages * (2 + moved) * 4096 } else { 0 };
     let touched = window + pieces + pages * 2048;

@@ -46,6 +46,10 @@ impl Arm<Pools> for Quire {
                 "as `per-page` for all pages of the request together, with two \
              flushes."
             }
+            DescriptorPolicy::MaskTail => {
+                "as `batched`; all pages of an order in a zone share one frame of tails, which name no head, so no grace \
+                 period passes (proposed for Linux in 2026)."
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::host::cycles::{Moment, Span};
 use crate::host::threads::{Meeting, together};
 
 /// Frames that may be on their way from one CPU to the other.
-const ON_THE_WAY: usize = 1024;
+pub(super) const ON_THE_WAY: usize = 1024;
 
 /// Frames that are handed over together, as a polling driver does, so that the ring's cache lines move once
 /// for many.
@@ -62,7 +62,7 @@ fn busy(case: &PageAlloc) -> f64 {
 }
 
 /// Sends `count` items. If one cannot be made, sets `short`; the items in the ring still arrive.
-fn send<T: Copy + Default>(
+pub(super) fn send<T: Copy + Default>(
     ring: &mut Producer<T>,
     count: usize,
     short: &AtomicBool,
@@ -118,7 +118,7 @@ fn receive<T>(
 }
 
 /// Waits briefly. With fewer CPUs than threads, it yields, since the other thread may need this CPU.
-fn pause(turns: &mut u32) {
+pub(super) fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

@@ -2,6 +2,7 @@
 
 mod cross;
 mod crowded;
+mod few;
 mod filled;
 mod half;
 mod mixed;
@@ -33,7 +34,7 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
 ) -> Result<Box<dyn Prepared + 'a>, Skip> {
     let held = match case.operation {
         Operation::Sweep | Operation::Half(_) => case.count,
-        Operation::Pair(_) | Operation::Cross | Operation::Crowded(_) => 0,
+        Operation::Pair(_) | Operation::Cross | Operation::FewFree | Operation::Crowded(_) => 0,
     };
     let worker = |source| Worker { source, frames: Places::new(held) };
     let workers = match case.operation {
@@ -51,6 +52,7 @@ impl<F: Frames, B: FnMut() -> Result<Vec<F>, Skip>> Prepared for Measured<F, B> 
             Operation::Sweep => sweep::run(&self.case, &mut self.workers),
             Operation::Half(half) => half::run(&self.case, &mut self.workers, half),
             Operation::Cross => cross::run(&self.case, &mut self.workers),
+            Operation::FewFree => few::run(&self.case, &mut self.workers),
             Operation::Crowded(what) if what != Crowded::Scarce && !F::bears_scattered_frames() => {
                 Err(Skip(SCATTERED.to_owned()))
             }

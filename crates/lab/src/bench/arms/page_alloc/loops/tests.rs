@@ -74,8 +74,12 @@ fn a_loop_that_gets_no_frame_says_so_and_ends() {
         assert!(reason.contains("out of memory"), "{operation:?}: {reason}");
     }
     // The thread that frees must not wait for frames that never come.
-    let Skip(reason) = run(&case(Operation::Cross, 2, 5000), 0, 0).unwrap_err();
-    assert!(reason.contains("no frame after 0"), "{reason}");
+    for operation in [Operation::Cross, Operation::FewFree] {
+        let Skip(reason) = run(&case(operation, 2, 5000), 0, 0).unwrap_err();
+        assert!(reason.contains("no frame after 0"), "{reason}");
+    }
+    let Skip(reason) = run(&case(Operation::FewFree, 4, 5000), 700, 0).unwrap_err();
+    assert!(reason.contains("of 30000"), "{reason}");
     assert!(run(&case(Operation::Pair(77), 1, 1), 10, 0).is_err());
 }
 
@@ -84,6 +88,10 @@ fn frames_pass_from_one_thread_to_the_other() {
     let sample = run(&case(Operation::Cross, 2, 5001), 3000, 0).unwrap();
     assert_eq!(sample.counters["frames"], 2 * 5001);
     assert!(metric(&sample, "ring") > 0.0);
+    // Three threads allocate 2 * 5001 each, which is all in flight at no time.
+    let sample = run(&case(Operation::FewFree, 4, 5001), 6000, 0).unwrap();
+    assert_eq!(sample.counters["frames"], 3 * 2 * 5001);
+    assert!(metric(&sample, "ring") > 0.0 && metric(&sample, "time") > 0.0);
 }
 
 #[test]

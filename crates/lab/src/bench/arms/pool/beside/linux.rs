@@ -3,7 +3,7 @@
 use quire::hugetlb::HugeSize;
 
 use super::{Memory, Resizing};
-use crate::bench::arms::churn::linux::{SmallPages, piece};
+use crate::bench::arms::churn::pieces::{SmallPages, linux_piece};
 use crate::bench::arms::pool::kernel::{Kernel, total, write};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
@@ -59,7 +59,7 @@ impl Memory for Running {
     }
 
     fn region(&self, bytes: usize) -> Option<()> {
-        piece(bytes)
+        linux_piece(bytes)
     }
 
     fn resize(&self, wanted: u64) -> Result<u64, Skip> {

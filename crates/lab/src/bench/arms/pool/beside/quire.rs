@@ -11,7 +11,7 @@ use quire::page_alloc::NodeSet;
 use quire::vm::Mm;
 
 use super::{Memory, Resizing, WORKERS};
-use crate::bench::arms::churn::quire::piece;
+use crate::bench::arms::churn::pieces::quire_piece;
 use crate::bench::arms::pool::case::PAGE_BYTES;
 use crate::bench::arms::pool::counts::Counts;
 use crate::bench::arms::pool::ground::{LEFT_FREE, SLACK, available};
@@ -58,6 +58,9 @@ impl Arm<Resizing> for Quire {
             DescriptorPolicy::Batched => {
                 "as `per-page` for all pages of a request together, with two \
              flushes."
+            }
+            DescriptorPolicy::MaskTail => {
+                "as `batched`; all pages share one frame of tails, and no grace period passes."
             }
         }
     }
@@ -137,7 +140,7 @@ impl Memory for Ours<'_> {
     }
 
     fn region(&self, bytes: usize) -> Option<()> {
-        piece(self.mm, bytes)
+        quire_piece(self.mm, bytes)
     }
 
     fn resize(&self, wanted: u64) -> Result<u64, Skip> {

@@ -13,7 +13,7 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::AtomicU16;
 
-use crate::addr::VirtAddr;
+use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
@@ -22,7 +22,7 @@ use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
-use crate::sync::RwLock;
+use crate::sync::{ReadGuard, RwLock};
 use crate::tlb::{MmContext, RssChange, ZapStrategy};
 use crate::vm::mapping::vma::Backing;
 use crate::vm::space::body::{BodyBox, MmBody};
@@ -139,6 +139,16 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     #[inline]
     pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'm, P> {
         self.body.tables(self.memory.pages())
+    }
+
+    /// Takes the lock for reading, for a task that looks at and changes only what is in `range`: it does not wait for
+    /// a verb that works elsewhere and admits it.
+    #[inline(always)]
+    pub(in crate::vm) fn read_beside(&self, range: impl FnOnce() -> VirtRange) -> ReadGuard<'_, Space, P> {
+        self.space.read_beside(self.memory.platform(), || {
+            let range = range();
+            range.start.0..range.end.0
+        })
     }
 
     /// Takes the lock for writing. Its release first tells the files which mappings changed.

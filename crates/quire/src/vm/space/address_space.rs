@@ -5,8 +5,8 @@
 //! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults, populating
 //! and advice that drops pages take it for reading, so any number run at once; each then locks the one
 //! leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach tables,
-//! take it for writing. A fault that needs more (to grow a stack, to reclaim, to read a page of a file)
-//! releases the lock first and starts over.
+//! take it for writing; `beside.rs` says when faults go on meanwhile. A fault that needs more (to grow a stack,
+//! to reclaim, to read a page of a file) releases the lock first and starts over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;

@@ -117,6 +117,13 @@ impl AtomicCpuSet {
         (has, others != 0)
     }
 
+    /// Whether several of the first `count` CPUs are in the set. Ordered after nothing: the answer may be old.
+    #[inline]
+    pub(crate) fn has_several(&self, count: usize) -> bool {
+        let words = self.0.iter().take(count.div_ceil(64));
+        words.map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>() > 1
+    }
+
     /// The current set.
     #[inline]
     pub fn snapshot(&self) -> CpuSet {

@@ -68,7 +68,7 @@ pub const MAX_CPUS: usize = 512;
 /// Reader slots of a reader-writer lock. More CPUs share them, which only costs speed.
 pub const READER_SLOTS: usize = 16;
 /// Turns of a spin loop before a task that waits for an address space's lock sleeps.
-pub const LOCK_TURNS: u32 = 256;
+pub const LOCK_TURNS: u32 = 32;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 128;

@@ -5,8 +5,9 @@
 //! A page-table page is a frame of order 0. Its [`Descriptor`](crate::memmap::Descriptor) holds its lock, its
 //! level, its number of non-empty entries (`population`), and the place of its parent's entry (`word`). A
 //! task *adds* a table under its parent's lock while it holds the address-space lock at least for reading. It
-//! *removes* one only while it holds that lock for writing. So a reader walks the upper levels without a
-//! lock, and changes leaves under their table's lock (a second one, in `copy` and `move`, has its own rank).
+//! *removes* one only while it holds that lock for writing, and admits no reader that could reach it
+//! (`vm/space/beside.rs`). So a reader walks the upper levels without a lock, and changes leaves under their
+//! table's lock (a second one, in `copy` and `move`, has its own rank).
 //!
 //! Under a table's lock no task allocates, clears or waits for a flush: preallocate, lock, recheck, commit,
 //! unlock. Map counts rise under it, before the leaf appears; they fall after the flush.

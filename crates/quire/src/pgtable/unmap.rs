@@ -278,7 +278,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// Unmaps the leaves of an upper table from the start of `rest` on, up to the first entry that is none or
-    /// the end of the gather's room; returns where to go on. With the lock shared, leaves over an end stay.
+    /// the end of the gather's room; returns where to go on. Leaves over an end stay.
     fn unmap_large(
         &self,
         table: Table<'p>,
@@ -293,7 +293,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
         let Some(size) = level.leaf_size() else { return rest.start };
         let extent = table.extent(rest.start);
-        if !exclusive && !rest.covers(extent) {
+        if !rest.covers(extent) {
             // No leaf was here when the ends were cut: a fault has mapped it since, as if after this call.
             return extent.end.min(rest.end);
         }

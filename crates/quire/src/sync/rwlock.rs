@@ -15,17 +15,31 @@
 //! A waiter looks a few times and then sleeps ([`Platform::wait`]), since a holder may work for milliseconds,
 //! or may be a task that lost its CPU.
 //!
-//! - *For a writer.* The sleeper makes the flag `AWAITED`. A writer that leaves and finds that wakes all
+//! - *For a writer.* The sleeper adds `AWAITED` to the flag. A writer that leaves and finds that wakes all
 //!   sleepers; each looks again, and says so again before it sleeps again.
 //! - *For readers.* Only the writer that has the flag does. A slot holds one more than its readers, the lock's
 //!   own mark. The writer takes that mark before it sleeps. So the reader that makes a slot 0 wakes it, and
 //!   finds this out from the subtraction itself: no reader looks at the flag on its way out.
+//!
+//! # Readers beside a writer
+//!
+//! A writer that has changed the value, and has long work left that changes it no more, *admits* readers
+//! ([`WriteGuard::admit`]). It names a range of numbers first, the part of what the lock protects that the work
+//! is about, and then adds `ADMITS` to the flag. A reader that names what it is about ([`RwLock::read_beside`])
+//! goes on if that lies outside the range; all others wait, as without. Such readers that sleep already said
+//! so in the flag, and are woken.
+//!
+//! - The range does not change while a reader looks at it. A reader looks after it has set its mark. The
+//!   writer that admits does not change the range again, and the next one does so when it has the lock to
+//!   itself: after the reader's mark is gone.
+//! - A writer that wants to change the value again takes `ADMITS` back and waits for the readers' marks, as
+//!   when it took the lock. Its guard does so whenever it gives out an exclusive reference.
 
 use core::cell::UnsafeCell;
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 
 use super::{Pinned, Rank};
-use crate::atomic::{AtomicU32, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{LOCK_TURNS, READER_SLOTS};
 use crate::platform::Platform;
 
@@ -33,8 +47,12 @@ use crate::platform::Platform;
 const FREE: u32 = 0;
 /// A task holds the lock for writing, or waits for the last readers.
 const HELD: u32 = 1;
-/// As `HELD`, and tasks sleep until it is `FREE`.
+/// Beside `HELD`: tasks sleep until the flag is `FREE`.
 const AWAITED: u32 = 2;
+/// Beside `HELD`: readers of what lies outside the writer's range go on.
+const ADMITS: u32 = 4;
+/// Beside `AWAITED`: readers that a writer may admit are among the sleepers.
+const READERS_AWAIT: u32 = 8;
 
 /// What a slot holds if there is no reader.
 const EMPTY: u32 = 1;
@@ -47,6 +65,8 @@ pub struct RwLock<T> {
     rank: Rank,
     writer: AtomicU32,
     readers: [ReaderCount; READER_SLOTS],
+    /// The start and the end of what the writer that admits readers works on.
+    kept: [AtomicU64; 2],
     /// How often the lock was taken for writing, modulo 2^32. Only its holder for writing changes it.
     writes: AtomicU32,
     value: UnsafeCell<T>,
@@ -63,6 +83,7 @@ impl<T> RwLock<T> {
             rank,
             writer: AtomicU32::new(FREE),
             readers: [const { ReaderCount(AtomicU32::new(EMPTY)) }; READER_SLOTS],
+            kept: [const { AtomicU64::new(0) }; 2],
             writes: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
@@ -75,24 +96,64 @@ impl<T> RwLock<T> {
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
         self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
         if self.writer.load(Ordering::SeqCst) != FREE {
-            self.wait_and_mark(platform, slot);
+            self.wait_and_mark(platform, slot, None);
         }
         ReadGuard { lock: self, platform, slot }
     }
 
-    /// Withdraws a reader's mark, and sets it again when no writer is there.
+    /// As [`Self::read`], for a reader of nothing but `wanted`: does not wait for a writer that admits it.
+    #[inline]
+    pub fn read_beside<'a, P: Platform>(
+        &'a self,
+        platform: &'a P,
+        wanted: impl FnOnce() -> Range<u64>,
+    ) -> ReadGuard<'a, T, P> {
+        platform.lock_taken(self.rank);
+        let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
+        self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
+        if self.writer.load(Ordering::SeqCst) != FREE {
+            self.mark_beside(platform, slot, wanted());
+        }
+        ReadGuard { lock: self, platform, slot }
+    }
+
+    /// Keeps a reader's mark if the writer admits it.
     #[cold]
     #[inline(never)]
-    fn wait_and_mark<P: Platform>(&self, platform: &P, slot: usize) {
+    fn mark_beside<P: Platform>(&self, platform: &P, slot: usize, wanted: Range<u64>) {
+        if !self.is_open_to(Some(&wanted)) {
+            self.wait_and_mark(platform, slot, Some(&wanted));
+        }
+    }
+
+    /// Withdraws a reader's mark, and sets it again when no writer keeps the reader out.
+    #[cold]
+    #[inline(never)]
+    fn wait_and_mark<P: Platform>(&self, platform: &P, slot: usize, wanted: Option<&Range<u64>>) {
         loop {
             self.leave(platform, slot);
-            self.wait_for_writer(platform);
+            self.wait_for_writer(platform, wanted);
             platform.lock_taken(self.rank);
             self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
-            if self.writer.load(Ordering::SeqCst) == FREE {
+            if self.is_open_to(wanted) {
                 return;
             }
         }
+    }
+
+    /// Whether no writer has the flag, or one that admits a reader of `wanted`. If the reader's mark was set before,
+    /// the answer stands until the reader takes it back.
+    fn is_open_to(&self, wanted: Option<&Range<u64>>) -> bool {
+        self.admits(self.writer.load(Ordering::SeqCst), wanted)
+    }
+
+    /// The same for a flag that was seen.
+    fn admits(&self, flag: u32, wanted: Option<&Range<u64>>) -> bool {
+        let is_outside = |wanted: &Range<u64>| {
+            let [start, end] = self.kept.each_ref().map(|end| end.load(Ordering::Relaxed));
+            wanted.end <= start || end <= wanted.start
+        };
+        flag == FREE || flag & ADMITS != 0 && wanted.is_some_and(is_outside)
     }
 
     /// Takes a reader's mark back.
@@ -106,18 +167,21 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until the flag was free for a moment. The task holds no lock.
-    fn wait_for_writer<P: Platform>(&self, platform: &P) {
+    /// Waits until the flag was free for a moment, or may let a reader of `wanted` pass. The task holds no lock.
+    fn wait_for_writer<P: Platform>(&self, platform: &P, wanted: Option<&Range<u64>>) {
         loop {
+            let mut seen = FREE;
             for _ in 0..LOCK_TURNS {
-                if self.writer.load(Ordering::Relaxed) == FREE {
+                seen = self.writer.load(Ordering::Relaxed);
+                if self.admits(seen, wanted) {
                     return;
                 }
                 platform.relax();
             }
-            let said = self.writer.compare_exchange(HELD, AWAITED, Ordering::Relaxed, Ordering::Relaxed);
-            if said != Err(FREE) {
-                platform.wait(&self.writer, AWAITED);
+            let awaited = seen | AWAITED | if wanted.is_some() { READERS_AWAIT } else { 0 };
+            let said = self.writer.compare_exchange(seen, awaited, Ordering::Relaxed, Ordering::Relaxed);
+            if said.is_ok() {
+                platform.wait(&self.writer, awaited);
             }
         }
     }
@@ -127,17 +191,23 @@ impl<T> RwLock<T> {
         platform.lock_taken(self.rank);
         while !self.set_flag() {
             platform.lock_dropped(self.rank);
-            self.wait_for_writer(platform);
+            self.wait_for_writer(platform, None);
             platform.lock_taken(self.rank);
         }
+        self.wait_for_all_readers(platform);
+        self.note_write();
+        WriteGuard { lock: self, platform, ranked: true, admits: false }
+    }
+
+    /// Waits until no slot has a reader. The task has the writer's flag, which lets no reader in.
+    #[inline(always)]
+    fn wait_for_all_readers<P: Platform>(&self, platform: &P) {
         // Mostly nothing reads. CPUs use the first slots.
         for slot in self.readers.iter().take(platform.cpu_count()) {
             if slot.0.load(Ordering::SeqCst) != EMPTY {
                 self.wait_for_readers(platform, &slot.0);
             }
         }
-        self.note_write();
-        WriteGuard { lock: self, platform, ranked: true }
     }
 
     /// Sets the writer's flag if it is free.
@@ -147,9 +217,27 @@ impl<T> RwLock<T> {
 
     /// Takes the writer's flag back, and wakes the tasks that sleep until then. The task holds no lock.
     fn clear_flag<P: Platform>(&self, platform: &P) {
-        if self.writer.swap(FREE, Ordering::SeqCst) == AWAITED {
+        if self.writer.swap(FREE, Ordering::SeqCst) & AWAITED != 0 {
             platform.wake(&self.writer);
         }
+    }
+
+    /// Admits readers of all but `kept`, and wakes the sleepers if some may be such readers. The task has the
+    /// writer's flag, and does not change the value before [`Self::end_admission`].
+    fn begin_admission<P: Platform>(&self, platform: &P, kept: &Range<u64>) {
+        self.kept[0].store(kept.start, Ordering::Relaxed);
+        self.kept[1].store(kept.end, Ordering::Relaxed);
+        if self.writer.fetch_or(ADMITS, Ordering::SeqCst) & READERS_AWAIT != 0 {
+            platform.wake(&self.writer);
+        }
+    }
+
+    /// Admits no more readers, and waits until those that were admitted are gone.
+    #[cold]
+    #[inline(never)]
+    fn end_admission<P: Platform>(&self, platform: &P) {
+        self.writer.fetch_and(!ADMITS, Ordering::SeqCst);
+        self.wait_for_all_readers(platform);
     }
 
     /// Waits until a slot has no reader. The task has the writer's flag, and holds no other lock.
@@ -185,7 +273,7 @@ impl<T> RwLock<T> {
         }
         platform.lock_taken(self.rank);
         self.note_write();
-        Some(WriteGuard { lock: self, platform, ranked: true })
+        Some(WriteGuard { lock: self, platform, ranked: true, admits: false })
     }
 
     /// Locks for writing a lock that nothing else names yet. No task can wait for it, so it has no rank here.
@@ -193,7 +281,7 @@ impl<T> RwLock<T> {
         let taken = self.set_flag();
         debug_assert!(taken, "the lock is in use");
         self.note_write();
-        WriteGuard { lock: self, platform, ranked: false }
+        WriteGuard { lock: self, platform, ranked: false, admits: false }
     }
 
     /// Counts that the lock was taken for writing. No other task changes the number meanwhile.
@@ -235,6 +323,16 @@ impl<T, P: Platform> WriteGuard<'_, T, P> {
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
     }
+
+    /// Lets readers of what lies outside `kept` in, until the guard is dropped or next gives out an exclusive
+    /// reference: the latter then waits for them.
+    pub fn admit(&mut self, kept: &Range<u64>) {
+        debug_assert!(self.ranked, "nothing else names the lock");
+        if !self.admits {
+            self.admits = true;
+            self.lock.begin_admission(self.platform, kept);
+        }
+    }
 }
 
 impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
@@ -253,18 +351,21 @@ impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
     }
 }
 
-/// Exclusive access to the value of an [`RwLock`] until dropped.
+/// Exclusive access to the value of an [`RwLock`] until dropped; shared access while readers are admitted.
 pub struct WriteGuard<'a, T, P: Platform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     ranked: bool,
+    /// Whether readers are admitted, so that the value may not be changed.
+    admits: bool,
 }
 
 impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: L1: the guard exists only while this task has the flag, and saw every reader's mark gone.
+        // SAFETY: L1: the guard exists only while this task has the flag, and saw every reader's mark gone. Readers
+        // that it admitted since have shared references too, and it gives out no exclusive one before they are gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -272,8 +373,12 @@ impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
 impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
+        if self.admits {
+            self.lock.end_admission(self.platform);
+            self.admits = false;
+        }
         // SAFETY: L1: the guard exists only while this task has the flag, after it saw every reader's mark
-        // gone; `&mut self` excludes a second borrow through this guard.
+        // gone, again since readers were last admitted; `&mut self` excludes a second borrow through this guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

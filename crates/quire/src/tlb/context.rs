@@ -135,6 +135,12 @@ impl MmContext {
         self.cpus.has_and_others(cpu, platform.cpu_count())
     }
 
+    /// Whether more than one CPU runs the address space. The answer may be old.
+    #[inline]
+    pub(crate) fn runs_on_several<P: TablePlatform>(&self, platform: &P) -> bool {
+        self.cpus.has_several(platform.cpu_count())
+    }
+
     #[inline]
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed)

@@ -218,6 +218,14 @@ impl AtomicU32 {
     pub(crate) fn swap(&self, value: u32, order: Ordering) -> u32 {
         ordered(order, |order| self.cell().swap(value, order))
     }
+
+    pub(crate) fn fetch_or(&self, bits: u32, order: Ordering) -> u32 {
+        ordered(order, |order| self.cell().fetch_or(bits, order))
+    }
+
+    pub(crate) fn fetch_and(&self, bits: u32, order: Ordering) -> u32 {
+        ordered(order, |order| self.cell().fetch_and(bits, order))
+    }
 }
 
 impl AtomicU64 {

@@ -110,3 +110,52 @@ fn a_writer_that_tries_excludes_readers_or_says_no() {
         });
     });
 }
+
+/// A value of two parts, which the numbers 0 and 1 name.
+type Parts = RwLock<[Watched; 2]>;
+
+/// Changes both parts, admits readers of the other part while it changes `part` again, and then changes both.
+fn write_beside_readers(lock: &Parts, cpu: &Cpu, part: u64) {
+    let mut value = lock.write(cpu);
+    value.iter().for_each(Watched::increment);
+    value.admit(&(part..part + 1));
+    value[part as usize].increment();
+    let value = &mut *value;
+    value.iter().for_each(Watched::increment);
+}
+
+fn beside_a_writer(work: fn(&Parts, &Cpu)) {
+    holds_but_not(&[Relaxed, NotTotal], move || {
+        let lock = Arc::new(RwLock::new(Rank::AddressSpace, [Watched::new(), Watched::new()]));
+        write_beside_readers(&lock, &Cpu(2), 0);
+        three(lock, work);
+    });
+}
+
+/// A writer that admits readers has its part for itself, and all parts again before it changes them.
+#[test]
+fn a_writer_admits_only_readers_of_what_it_leaves_alone() {
+    beside_a_writer(|lock, cpu| match cpu.0 {
+        2 => write_beside_readers(lock, cpu, 0),
+        part => assert!(lock.read_beside(cpu, || part.into()..u64::from(part) + 1)[part as usize].get() > 0),
+    });
+}
+
+/// The range of a second writer is not taken for that of the first.
+#[test]
+fn a_reader_beside_one_writer_keeps_the_next_one_out() {
+    beside_a_writer(|lock, cpu| match cpu.0 {
+        0 => assert!(lock.read_beside(cpu, || 1..2)[1].get() > 0),
+        writer => write_beside_readers(lock, cpu, u64::from(writer) - 1),
+    });
+}
+
+/// A reader that names nothing waits for a writer that admits others.
+#[test]
+fn a_reader_of_everything_is_not_admitted() {
+    beside_a_writer(|lock, cpu| match cpu.0 {
+        0 => assert!(lock.read_beside(cpu, || 1..2)[1].get() > 0),
+        1 => lock.read(cpu).iter().for_each(|part| assert!(part.get() > 0)),
+        _ => write_beside_readers(lock, cpu, 0),
+    });
+}

@@ -35,7 +35,7 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 
     pub(in crate::vm) fn fault(self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
-        let space = self.space.read(self.memory.platform());
+        let space = self.read_beside(|| at(addr));
         let step = match space.tree.find(addr) {
             Some(vma) => {
                 let found = self.tables().walk(addr);
@@ -90,7 +90,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                 }
                 Err(error) => return Err(error),
             }
-            let space = self.space.read(self.memory.platform());
+            let space = self.read_beside(|| at(addr));
             step = match space.tree.find(addr) {
                 Some(vma) => self.fault_in(vma, addr, access, Caller::Access),
                 None => Ok(Step::Grow),
@@ -220,6 +220,12 @@ impl<P: Platform> Faults<'_, '_, P> {
             }
         }
     }
+}
+
+/// What a fault is about, as the lock of its address space takes it. A folio around the address lies in one mapping,
+/// and in one table unless it is larger than a table.
+fn at(addr: VirtAddr) -> VirtRange {
+    VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(1)) }
 }
 
 /// Whether an attempt to map succeeded; `false` when another CPU was faster.

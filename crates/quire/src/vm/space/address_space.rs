@@ -5,15 +5,15 @@
 //! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults, populating
 //! and advice that drops pages take it for reading, so any number run at once; each then locks the one
 //! leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach tables,
-//! take it for writing. A fault that needs more (to grow a stack, to reclaim, to read a page of a file)
-//! releases the lock first and starts over.
+//! take it for writing; `beside.rs` says when faults go on meanwhile. A fault that needs more (to grow a stack,
+//! to reclaim, to read a page of a file) releases the lock first and starts over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::AtomicU16;
 
-use crate::addr::VirtAddr;
+use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
@@ -22,7 +22,7 @@ use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
-use crate::sync::RwLock;
+use crate::sync::{ReadGuard, RwLock};
 use crate::tlb::{MmContext, RssChange, ZapStrategy};
 use crate::vm::mapping::vma::Backing;
 use crate::vm::space::body::{BodyBox, MmBody};
@@ -139,6 +139,16 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     #[inline]
     pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'm, P> {
         self.body.tables(self.memory.pages())
+    }
+
+    /// Takes the lock for reading, for a task that looks at and changes only what is in `range`: it does not wait for
+    /// a verb that works elsewhere and admits it.
+    #[inline(always)]
+    pub(in crate::vm) fn read_beside(&self, range: impl FnOnce() -> VirtRange) -> ReadGuard<'_, Space, P> {
+        self.space.read_beside(self.memory.platform(), || {
+            let range = range();
+            range.start.0..range.end.0
+        })
     }
 
     /// Takes the lock for writing. Its release first tells the files which mappings changed.

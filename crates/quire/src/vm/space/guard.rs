@@ -3,6 +3,7 @@
 
 use core::ops::{Deref, DerefMut};
 
+use crate::addr::VirtRange;
 use crate::platform::Platform;
 use crate::sync::WriteGuard;
 use crate::vm::space::body::BodyBox;
@@ -16,6 +17,12 @@ pub(in crate::vm) struct SpaceGuard<'a, P: Platform> {
 }
 
 impl<P: Platform> SpaceGuard<'_, P> {
+    /// Lets faults outside `kept` go on beside the holder, until it next changes the mappings or gives the lock
+    /// back. Meanwhile it changes and detaches only what `kept` covers of the page table.
+    pub(in crate::vm) fn admit(&mut self, kept: VirtRange) {
+        self.space.admit(&(kept.start.0..kept.end.0));
+    }
+
     /// How often the lock was taken for writing, including this time.
     pub(in crate::vm) fn writes(&self) -> u32 {
         self.space.writes()
@@ -39,6 +46,9 @@ impl<P: Platform> DerefMut for SpaceGuard<'_, P> {
 
 impl<P: Platform> Drop for SpaceGuard<'_, P> {
     fn drop(&mut self) {
-        self.body.show_changed(self.platform, &mut self.space.tree);
+        // Only then, since an exclusive reference ends the admission of faults.
+        if self.space.tree.has_changed() {
+            self.body.show_changed(self.platform, &mut self.space.tree);
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! of a machine share, and the steps of teardown that several verbs take.
 
 pub(super) mod address_space;
+pub(super) mod beside;
 pub(super) mod body;
 pub(super) mod family;
 pub(super) mod found;

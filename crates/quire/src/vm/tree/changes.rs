@@ -26,10 +26,16 @@ impl VmaTree {
         self.changed[at] = hull(self.changed[at]);
     }
 
+    /// Whether mappings of files may be new or changed since the last [`Self::take_changed`].
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        self.changed != [NOWHERE; 2]
+    }
+
     /// Where mappings of files may be new or changed since the last call.
     #[inline]
     pub fn take_changed(&mut self) -> Option<[VirtRange; 2]> {
-        (self.changed != [NOWHERE; 2]).then(|| core::mem::replace(&mut self.changed, [NOWHERE; 2]))
+        self.has_changed().then(|| core::mem::replace(&mut self.changed, [NOWHERE; 2]))
     }
 
     /// Shows the mappings in these ranges, and their views.

@@ -177,16 +177,6 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
         done
     }
 
-    /// Whether leaves may go or lose bits while the lock is held for reading, that is, while faults run. No
-    /// table of the address space is shared then, nor becomes so while the lock is held.
-    fn allows_faults(self, space: &Space) -> bool {
-        !space.huge
-            && !space.handled
-            && !self.context().has_shared()
-            && !self.context().has_secondary()
-            && !self.memory.gigantic_clears().any()
-    }
-
     /// Drops pages of one mapping while faults run; page tables stay. `None`, with nothing changed, where
     /// that cannot be: the caller then takes the lock for writing.
     #[inline]
@@ -195,7 +185,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
         range: VirtRange,
         suits: fn(&VmaAttributes) -> bool,
     ) -> Option<Result<(), MmError>> {
-        let space = self.space.read(self.memory.platform());
+        let space = self.read_beside(|| range);
         let vma = space.tree.find(range.start).filter(|vma| vma.range.covers(range))?;
         if !self.allows_faults(&space) {
             return None;
@@ -237,7 +227,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
     ) -> Result<(), MmError> {
         let mut is_again = false;
         loop {
-            let done = self.drop_pages(&space, range, suits);
+            let done = self.drop_pages(&mut space, range, suits);
             if done != Err(MmError::NoMemory) || !space.huge {
                 return done;
             }
@@ -257,20 +247,27 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
     #[inline]
     fn drop_pages(
         self,
-        space: &Space,
+        space: &mut SpaceGuard<'a, P>,
         range: VirtRange,
         suits: fn(&VmaAttributes) -> bool,
     ) -> Result<(), MmError> {
-        // One search of the tree for all that is asked of the mappings. Mostly one has all of the range.
-        let vmas = space.tree.overlapping(range);
-        if let Some(vma) = vmas.clone().next().filter(|vma| vma.range.covers(range) && !space.huge) {
+        // Mostly one mapping has all of the range.
+        let first = space.tree.overlapping(range).next();
+        if let Some(vma) = first.filter(|vma| vma.range.covers(range) && !space.huge) {
             if !suits(&vma.attributes) {
                 return Err(MmError::Invalid);
             }
             let cut = self.cut(range)?;
-            self.zap(core::iter::once(vma), range, range, cut);
+            if self.has_faults_beside(space) {
+                let kept = self.reach_of_faults(&vma.attributes, range);
+                space.admit(kept);
+                self.zap(space.tree.overlapping(range), range, range, cut);
+            } else {
+                self.zap(core::iter::once(vma), range, range, cut);
+            }
             return Ok(());
         }
+        let vmas = space.tree.overlapping(range);
         let covered = all_mapped(vmas.clone(), range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
         let (part, outcome) = prefix(vmas.clone(), range, suits);
@@ -287,7 +284,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
 
     fn free_lazily(self, range: VirtRange) -> Result<(), MmError> {
         SpaceReclaim::of(self.0).begin_with_lazily_freed();
-        let space = self.space.read(self.memory.platform());
+        let space = self.read_beside(|| range);
         if self.allows_faults(&space) {
             return self.mark_lazily_freed(&space, range);
         }

@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::limits::is_data;
 use crate::vm::space::state::{LockMode, Space};
 use crate::vm::tree::layout::Fit;
@@ -55,7 +56,7 @@ impl<P: Platform> Placing<'_, '_, P> {
 
     fn map_locked(
         self,
-        space: &mut Space,
+        space: &mut SpaceGuard<'_, P>,
         request: &MapRequest<'_>,
         mut node: VmaBox,
     ) -> Result<(VirtRange, VmaFlags, VmaList), (MmError, VmaBox)> {
@@ -68,7 +69,7 @@ impl<P: Platform> Placing<'_, '_, P> {
         if let Err(error) = space.check_limits(len, is_data(&node.attributes), range) {
             return Err((error, node));
         }
-        let mut gone = match Munmap::of(self.0).unmap_range(space, range) {
+        let mut gone = match Munmap::of(self.0).unmap_beside_faults(space, range) {
             Ok(gone) => gone,
             Err(error) => return Err((error, node)),
         };

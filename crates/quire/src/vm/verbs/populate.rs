@@ -70,7 +70,7 @@ impl<P: Platform> Populate<'_, '_, P> {
         caller: Caller,
     ) -> Result<VirtAddr, (VirtAddr, FaultError)> {
         let mut at = range.start;
-        let space = self.space.read(self.memory.platform());
+        let space = self.read_beside(|| range);
         let vma = space.tree.find(at).ok_or((at, FaultError::NotMapped))?;
         let end = range.end.min(vma.range.end);
         let access = match choose(&vma.attributes) {

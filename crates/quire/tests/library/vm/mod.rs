@@ -3,6 +3,7 @@
 mod advices;
 mod basic;
 mod batches;
+mod beside;
 mod busy;
 #[cfg(debug_assertions)]
 mod callers;

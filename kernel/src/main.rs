@@ -76,7 +76,9 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the processor for traps and programs, finds the others, and turns interrupts on.
+/// Prepares the processor for traps and programs, finds the others, and turns interrupts on. Not a part of its caller's
+/// frame, which is on the stack while the memory manager starts.
+#[inline(never)]
 fn start_processor(info: BootInfo) {
     cpu::start::prepare(CpuId(0));
     cpu::traps::mask_legacy_interrupts();
@@ -108,6 +110,7 @@ fn start_memory(info: BootInfo) {
 }
 
 /// Starts the first tasks.
+#[inline(never)]
 fn start_tasks() {
     files::tty::connect();
     device::disk::start();

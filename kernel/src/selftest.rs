@@ -16,6 +16,7 @@ use quire::limits::FRAME_SIZE;
 use quire::vm::{MapRequest, Remap};
 use quire_interop::user_memory::UserMemory;
 use spin::Once;
+use x86_64::instructions::interrupts;
 
 use crate::boot::command;
 use crate::cpu::{area, ipi};
@@ -88,6 +89,7 @@ fn trap() {
 }
 
 /// Runs the check on the first CPU.
+#[inline(never)]
 pub fn run() -> Outcome {
     let before = Balance::now();
     let result = check();
@@ -151,6 +153,7 @@ fn ask(look: Look, addr: VirtAddr, value: u64) {
     QUESTION.value.store(value, Ordering::Relaxed);
     QUESTION.pending.store(ipi::others().len(), Ordering::Relaxed);
     QUESTION.number.fetch_add(1, Ordering::Release);
+    ipi::others().iter().for_each(ipi::reschedule);
     answer(look, addr, value);
     while QUESTION.pending.load(Ordering::Acquire) > 0 {
         core::hint::spin_loop();
@@ -165,9 +168,7 @@ pub fn serve() {
     let mut seen = QUESTION.number.load(Ordering::Acquire);
     let mut space = None;
     loop {
-        while QUESTION.number.load(Ordering::Acquire) == seen {
-            core::hint::spin_loop();
-        }
+        sleep_until(|| QUESTION.number.load(Ordering::Acquire) != seen);
         seen += 1;
         let looks = [Look::Has, Look::Writes, Look::Gone, Look::ReadOnly];
         let number = QUESTION.look.load(Ordering::Relaxed);
@@ -182,6 +183,18 @@ pub fn serve() {
             space.take().inspect(|space| space.switch_out());
         }
         QUESTION.pending.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Sleeps between interrupts: a CPU that spins takes time from the one that is waited for where an emulator has fewer
+/// CPUs than the machine.
+fn sleep_until(is_so: impl Fn() -> bool) {
+    loop {
+        interrupts::disable();
+        if is_so() {
+            return interrupts::enable();
+        }
+        interrupts::enable_and_hlt();
     }
 }
 

@@ -206,8 +206,50 @@ static int put(const char *path, const char *value) {
     return done;
 }
 
+// How many pieces of 2 MiB buddyinfo shows.
+static long large_pieces(void) {
+    long found = 0;
+    slurp("/proc/buddyinfo");
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        char *at = strstr(line, "zone ") + 5 + 8;
+        for (int order = 0; order < 11; order++) {
+            long pieces = strtol(at, &at, 10);
+            if (order >= 9) found += pieces << (order - 9);
+        }
+    }
+    return found;
+}
+
+static long counter(const char *name) {
+    const char *at = strstr(slurp("/proc/vmstat"), name);
+    return at ? strtol(at + strlen(name), NULL, 10) : -1;
+}
+
+// Of memory of which one page in 16 is in use, most becomes free in whole pieces.
+static void compacts(const char *path) {
+    size_t bytes = 32 * MIB, step = 16 * PAGE;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    memset(memory, 1, bytes);
+    for (size_t at = 0; at < bytes; at += step) {
+        memory[at] = (char)(at / step);
+        madvise(memory + at + PAGE, step - PAGE, MADV_DONTNEED);
+    }
+    long before = large_pieces(), isolated = counter("\ncompact_isolated "), moved = counter("\npgmigrate_success ");
+    expect(path, put(path, "1"), 0, 0);
+    long gained = large_pieces() - before;
+    if (gained < 12) fail("pieces of 2 MiB after compaction", gained, 16);
+    if (counter("\ncompact_isolated ") - isolated < 300) fail("compact_isolated", counter("\ncompact_isolated "), isolated + 300);
+    if (counter("\npgmigrate_success ") - moved < 300) fail("pgmigrate_success", counter("\npgmigrate_success "), moved + 300);
+    for (size_t at = 0; at < bytes; at += step)
+        if (memory[at] != (char)(at / step) || memory[at + PAGE]) fail("a byte that moved", memory[at], (char)(at / step));
+    munmap(memory, bytes);
+}
+
 static void settings(void) {
     if (on_linux) return;
+    compacts("/proc/sys/vm/compact_memory");
+    compacts("/sys/devices/system/node/node0/compact");
     expect("oom_score_adj", put("/proc/self/oom_score_adj", "500\n"), 0, 0);
     expect("oom_score_adj", atol(slurp("/proc/self/oom_score_adj")), 500, 0);
     expect("oom_score_adj too large", put("/proc/self/oom_score_adj", "1001"), EINVAL, 0);

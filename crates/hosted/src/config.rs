@@ -108,6 +108,8 @@ pub struct HostedConfig {
     pub check_ranks: bool,
     /// The software MMU walks five levels instead of four.
     pub five_level: bool,
+    /// CPUs keep translations of roots that they leave, as with process-context identifiers.
+    pub keeps_translations: bool,
     /// What happens when a rule is broken.
     pub on_violation: OnViolation,
 }
@@ -135,6 +137,7 @@ impl HostedConfig {
             halt_poll: Duration::ZERO,
             check_ranks: true,
             five_level: false,
+            keeps_translations: false,
             on_violation: OnViolation::Panic,
         }
     }
@@ -188,6 +191,12 @@ impl HostedConfig {
     pub fn without(mut self, feature: Feature) -> Self {
         self.lacks.push(feature);
         self
+    }
+
+    /// The same with CPUs that keep translations of roots that they leave.
+    #[must_use]
+    pub fn keeping_translations(self) -> Self {
+        Self { keeps_translations: true, ..self }
     }
 
     /// The extent from the lowest to the highest byte, holes included, after the ranges were checked.

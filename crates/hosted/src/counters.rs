@@ -70,6 +70,8 @@ counters! {
     wakes,
     /// Page tables loaded.
     roots_loaded,
+    /// Page tables loaded with translations that the CPU had kept of them.
+    roots_kept,
     /// Frames freed, as reported to a machine that models TLBs.
     frames_freed,
     /// Accesses of the software MMU that the modelled TLB answered.

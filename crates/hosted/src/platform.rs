@@ -333,6 +333,17 @@ unsafe impl TablePlatform for Hosted {
         self.tlbs.load_root(self.this_cpu(), root);
     }
 
+    #[inline]
+    fn keeps_translations(&self) -> bool {
+        self.config.keeps_translations
+    }
+
+    fn load_kept_root(&self, root: Frame) {
+        self.debug_assert_pinned();
+        self.own_counters().roots_kept.add(1);
+        self.tlbs.load_kept_root(self.this_cpu(), root);
+    }
+
     fn flush_local(&self, request: &FlushRequest) {
         self.debug_assert_pinned();
         self.own_counters().flushes_local.add(1);

@@ -102,6 +102,29 @@ impl AtomicCpuSet {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
     }
 
+    /// Removes a CPU; returns whether it was in the set.
+    #[inline]
+    pub(crate) fn take(&self, cpu: CpuId) -> bool {
+        let bit = 1 << (cpu.index() % 64);
+        self.0[cpu.index() / 64].fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    /// Whether a CPU is in the set now.
+    #[inline]
+    pub(crate) fn contains(&self, cpu: CpuId) -> bool {
+        self.0[cpu.index() / 64].load(Ordering::SeqCst) >> (cpu.index() % 64) & 1 == 1
+    }
+
+    /// Removes the CPUs that are in the set at some time during the call. Others that join meanwhile may stay or not.
+    #[inline]
+    pub(crate) fn clear(&self) {
+        for word in &self.0 {
+            if word.load(Ordering::SeqCst) != 0 {
+                word.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Whether a CPU is in the set now, and whether any other of the first `count` CPUs is. Ordered as
     /// [`Self::snapshot`].
     #[inline]

@@ -31,6 +31,19 @@ pub enum NodePolicy {
     Interleave(NodeSet),
 }
 
+/// How a program named the nodes of a policy (Linux: the mode flags of `set_mempolicy(2)`). It is kept to be told, and
+/// changes no placement: the policy has the nodes of the machine that were meant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NodeNames {
+    /// As the policy has them.
+    #[default]
+    Plain,
+    /// By these numbers, whichever nodes may be used (`MPOL_F_STATIC_NODES`).
+    Static(NodeSet),
+    /// By their place among the nodes that may be used (`MPOL_F_RELATIVE_NODES`).
+    Relative(NodeSet),
+}
+
 impl NodeSet {
     /// No node.
     pub const EMPTY: Self = Self(0);
@@ -100,6 +113,14 @@ impl NodeSet {
     /// The nodes in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (0..MAX_NODES as u8).filter(move |&node| self.contains(node))
+    }
+
+    /// The nodes of `allowed` that stand at the places which this set names, counted from the lowest one and going
+    /// round (Linux: `mpol_relative_nodemask`). No node if none is allowed.
+    #[must_use]
+    pub fn relative_to(self, allowed: Self) -> Self {
+        let place = |node: u8| allowed.iter().nth(usize::from(node) % allowed.len());
+        if allowed.is_empty() { Self::EMPTY } else { self.iter().filter_map(place).collect() }
     }
 
     /// The first node of the set behind `node`, going round; `None` when the set is empty.

@@ -1,11 +1,14 @@
 //! The local APIC: interrupts between CPUs, and a timer for each (SDM volume 3, chapter 11).
 //!
 //! The registers are used as memory (xAPIC), since QEMU's emulation has nothing else. The crate `x2apic` is not used:
-//! in this mode it takes and gives APIC ids shifted by 24 bits, and its start-up unmasks the local pins.
+//! in this mode it takes and gives APIC ids shifted by 24 bits, and its start-up unmasks the local pins. What a shootdown
+//! needs is `quire_interop`'s.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use quire::addr::PhysAddr;
+pub use quire_interop::shootdown::Delivery;
+use quire_interop::shootdown::LocalApic;
 use x86_64::instructions::interrupts::without_interrupts;
 use x86_64::registers::model_specific::ApicBase;
 
@@ -19,10 +22,7 @@ const BYTES: u64 = 0x400;
 mod register {
     pub const ID: usize = 0x20;
     pub const TASK_PRIORITY: usize = 0x80;
-    pub const END_OF_INTERRUPT: usize = 0xb0;
     pub const SPURIOUS: usize = 0xf0;
-    pub const COMMAND_LOW: usize = 0x300;
-    pub const COMMAND_HIGH: usize = 0x310;
     pub const TIMER: usize = 0x320;
     pub const LINT0: usize = 0x350;
     pub const LINT1: usize = 0x360;
@@ -34,33 +34,6 @@ mod register {
 
 const ENABLE: u32 = 1 << 8;
 const MASKED: u32 = 1 << 16;
-/// A command that has not been sent yet.
-const PENDING: u32 = 1 << 12;
-const ASSERT: u32 = 1 << 14;
-
-/// How an interrupt is delivered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Delivery {
-    /// By a vector.
-    Vector(u8),
-    /// Not maskable, vector 2.
-    Nmi,
-    /// Resets the CPU.
-    Init,
-    /// Starts the CPU in a page below 1 MiB.
-    StartUp(u8),
-}
-
-impl Delivery {
-    fn command(self) -> u32 {
-        match self {
-            Self::Vector(vector) => u32::from(vector),
-            Self::Nmi => 4 << 8,
-            Self::Init => 5 << 8,
-            Self::StartUp(page) => 6 << 8 | u32::from(page),
-        }
-    }
-}
 
 /// The timer counts every 16th tick of its clock, so that 32 bits last for minutes.
 pub const TIMER_DIVISOR: u64 = 16;
@@ -123,22 +96,22 @@ pub fn enable() {
     write(register::SPURIOUS, ENABLE | u32::from(SPURIOUS));
 }
 
-/// Tells the APIC that the interrupt is served.
-pub fn end_of_interrupt() {
-    write(register::END_OF_INTERRUPT, 0);
+/// The part of the APIC that sends interrupts.
+fn local() -> LocalApic {
+    debug_assert!(is_mapped());
+    // SAFETY: X5, X6, P3: the registers are mapped for ever.
+    unsafe { LocalApic::in_memory(REGISTERS.load(Ordering::Relaxed)) }
 }
 
-/// Sends an interrupt to the CPU with this APIC id. Stores made before are visible to its handler: a store to
-/// uncached memory waits for them.
+/// Tells the APIC that the interrupt is served.
+pub fn end_of_interrupt() {
+    local().end_of_interrupt();
+}
+
+/// Sends an interrupt to the CPU with this APIC id. Stores made before are visible to its handler.
 pub fn send(apic_id: u32, delivery: Delivery) {
-    // A handler between the two halves would send its own.
-    without_interrupts(|| {
-        while read(register::COMMAND_LOW) & PENDING != 0 {
-            core::hint::spin_loop();
-        }
-        write(register::COMMAND_HIGH, apic_id << 24);
-        write(register::COMMAND_LOW, delivery.command() | ASSERT);
-    });
+    // A handler between the two halves of a command would send its own.
+    without_interrupts(|| local().send([apic_id], delivery));
 }
 
 /// Lets the timer interrupt this CPU after so many counts; 0 stops it.

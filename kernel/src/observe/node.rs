@@ -4,6 +4,7 @@ use alloc::format;
 use core::fmt::{self, Write};
 
 use quire::cpu::CpuId;
+use quire::page_alloc::NodeSet;
 use quire::platform::FramePlatform;
 use quire::stats::Stat;
 use quire_interop::proc;
@@ -32,6 +33,10 @@ pub(super) fn add(list: &mut List) {
         let file = |name: &str| format!("{FOLDER}/node{node}/{name}");
         list.text(file("meminfo"), move |out| proc::node_meminfo(out, manager(), node));
         list.text(file("vmstat"), move |out| proc::node_vmstat(out, manager(), node));
+        list.trigger(file("compact"), move |_| {
+            manager().compact(NodeSet::one(node));
+            Ok(())
+        });
         list.text(file("distance"), move |out| distances(out, node));
         list.text(file("cpulist"), move |out| {
             write_list(out, cpus_of(node))?;

@@ -3,6 +3,8 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use quire::page_alloc::NodeSet;
+
 use super::settings::{SETTINGS, VERSION};
 use super::{List, hugetlb, number};
 use crate::errno::Errno;
@@ -19,6 +21,11 @@ pub(super) fn add(list: &mut List) {
     let count = || SETTINGS.max_map_count.load(Ordering::Relaxed);
     list.control("/proc/sys/vm/max_map_count", move |out| writeln!(out, "{}", count()), set_max_map_count);
     list.trigger("/proc/sys/vm/drop_caches", drop_caches);
+    // As in Linux 6.1, whatever is written.
+    list.trigger("/proc/sys/vm/compact_memory", |_| {
+        manager().compact(NodeSet::ALL);
+        Ok(())
+    });
     list.text("/proc/sys/net/core/somaxconn", |out| writeln!(out, "{}", socket::MOST_WAITING));
     list.text("/proc/sys/net/ipv4/ip_local_port_range", |out| {
         writeln!(out, "{}\t{}", socket::EPHEMERAL.start(), socket::EPHEMERAL.end())

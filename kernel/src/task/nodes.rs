@@ -2,15 +2,23 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::limits::MAX_NODES;
+use quire::page_alloc::{NodeNames, NodePolicy, NodeSet};
 
 const LOCAL: u64 = 1;
 const PREFERRED: u64 = 2;
 const BIND: u64 = 3;
 const INTERLEAVE: u64 = 4;
 const PREFERRED_MANY: u64 = 5;
+/// Bits of the kind of policy.
+const KIND: u64 = 0xf;
+/// The nodes were named in a way of their own, by the set from [`NAMED`] on.
+const STATIC: u64 = 1 << 4;
+const RELATIVE: u64 = 1 << 5;
 /// The lowest bit of the set of nodes.
 const SET: u32 = 8;
+/// The lowest bit of the set that the program named.
+const NAMED: u32 = SET + MAX_NODES as u32;
 
 /// A task's policy. It is read at each fault, so it is a single word.
 #[derive(Default)]
@@ -24,9 +32,24 @@ impl TaskNodes {
         if word == 0 { None } else { Some(decoded(word)) }
     }
 
+    /// How the program named its nodes.
+    pub fn names(&self) -> NodeNames {
+        let word = self.0.load(Ordering::Relaxed);
+        match word & (STATIC | RELATIVE) {
+            STATIC => NodeNames::Static(set_at(word, NAMED)),
+            RELATIVE => NodeNames::Relative(set_at(word, NAMED)),
+            _ => NodeNames::Plain,
+        }
+    }
+
     /// Sets it.
-    pub fn set(&self, policy: Option<NodePolicy>) {
-        self.0.store(policy.map_or(0, encoded), Ordering::Relaxed);
+    pub fn set(&self, policy: Option<NodePolicy>, names: NodeNames) {
+        let names = match names {
+            NodeNames::Plain => 0,
+            NodeNames::Static(set) => STATIC | bits_at(set, NAMED),
+            NodeNames::Relative(set) => RELATIVE | bits_at(set, NAMED),
+        };
+        self.0.store(policy.map_or(0, |policy| encoded(policy) | names), Ordering::Relaxed);
     }
 
     /// Takes over that of a parent.
@@ -36,7 +59,7 @@ impl TaskNodes {
 }
 
 fn encoded(policy: NodePolicy) -> u64 {
-    let bits = |set: NodeSet| set.iter().fold(0, |bits, node| bits | 1 << (SET + u32::from(node)));
+    let bits = |set| bits_at(set, SET);
     match policy {
         NodePolicy::Local => LOCAL,
         NodePolicy::Preferred(node) => PREFERRED | bits(NodeSet::one(node)),
@@ -47,13 +70,20 @@ fn encoded(policy: NodePolicy) -> u64 {
 }
 
 fn decoded(word: u64) -> NodePolicy {
-    let bits = word >> SET;
-    let set: NodeSet = (0..u64::BITS as u8).filter(|&node| bits >> node & 1 == 1).collect();
-    match word & ((1 << SET) - 1) {
-        PREFERRED => NodePolicy::Preferred(bits.trailing_zeros() as u8),
+    let set = set_at(word, SET);
+    match word & KIND {
+        PREFERRED => NodePolicy::Preferred((word >> SET).trailing_zeros() as u8),
         PREFERRED_MANY => NodePolicy::PreferredMany(set),
         BIND => NodePolicy::Bind(set),
         INTERLEAVE => NodePolicy::Interleave(set),
         _ => NodePolicy::Local,
     }
+}
+
+fn bits_at(set: NodeSet, first: u32) -> u64 {
+    set.iter().fold(0, |bits, node| bits | 1 << (first + u32::from(node)))
+}
+
+fn set_at(word: u64, first: u32) -> NodeSet {
+    (0..MAX_NODES as u8).filter(|&node| word >> (first + u32::from(node)) & 1 == 1).collect()
 }

@@ -57,6 +57,54 @@ static void policies(void)
     FAILS(EINVAL, get(&mode, mask, 8 * PAGE + 2, NULL, 0));
 }
 
+/* Flags in the mode: the nodes that a program named are told back, of which the machine may have none. */
+static void flags(void)
+{
+    enum { BALANCING = 1 << 13, RELATIVE = 1 << 14, STATIC = 1 << 15 };
+    unsigned long one = 1, far = 1UL << 5 | 1, none = 1UL << 5, mask[16] = { 0 };
+    int mode;
+    const int modes[] = { BIND, INTERLEAVE, PREFERRED, PREFERRED_MANY };
+    for (size_t at = 0; at < sizeof modes / sizeof *modes; at++)
+        for (int flag = RELATIVE; flag <= STATIC; flag <<= 1) {
+            OK(syscall(SYS_set_mempolicy, modes[at] | flag, &far, 64));
+            OK(get(&mode, mask, 1024, NULL, 0));
+            CHECK(mode == (modes[at] | flag) && mask[0] == far);
+            char *touched = map(PAGE, RW, ANON);
+            *touched = 1;
+            OK(munmap(touched, PAGE));
+            FAILS(EINVAL, syscall(SYS_set_mempolicy, modes[at] | flag, NULL, 0));
+        }
+    /* Relative nodes go round, others are those of the machine. */
+    OK(syscall(SYS_set_mempolicy, BIND | RELATIVE, &none, 64));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == (BIND | RELATIVE) && mask[0] == none);
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, BIND | STATIC, &none, 64));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, BIND | STATIC | RELATIVE, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, 77 | STATIC, (void *)8, 64));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, LOCAL | STATIC, NULL, 0));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, INTERLEAVE | BALANCING, &one, 2));
+    FAILS(EINVAL, syscall(SYS_set_mempolicy, DEFAULT | STATIC, &one, 2));
+    OK(get(&mode, mask, 1024, NULL, 0));
+    CHECK(mode == (BIND | RELATIVE) && mask[0] == none);
+    /* Of a mapping, whose neighbour was bound in other words. */
+    char *memory = map(4 * PAGE, RW, ANON);
+    OK(syscall(SYS_mbind, memory, 2 * PAGE, BIND | STATIC, &far, 64, 0));
+    OK(syscall(SYS_mbind, memory + 2 * PAGE, 2 * PAGE, BIND, &one, 2, 0));
+    OK(get(&mode, mask, 1024, memory + PAGE, F_ADDR));
+    CHECK(mode == (BIND | STATIC) && mask[0] == far);
+    OK(get(&mode, mask, 1024, memory + 2 * PAGE, F_ADDR));
+    CHECK(mode == BIND && mask[0] == 1);
+    memset(memory, 1, 4 * PAGE);
+    OK(get(&mode, NULL, 0, memory, F_ADDR | F_NODE));
+    CHECK(mode == 0);
+    FAILS(EINVAL, syscall(SYS_mbind, memory, PAGE, BIND | STATIC | RELATIVE, &one, 2, 0));
+    FAILS(EINVAL, syscall(SYS_mbind, memory, PAGE, PREFERRED | RELATIVE, NULL, 0, 0));
+    OK(syscall(SYS_mbind, memory, 4 * PAGE, DEFAULT | RELATIVE, NULL, 0, 0));
+    OK(get(&mode, mask, 1024, memory, F_ADDR));
+    CHECK(mode == DEFAULT);
+    OK(syscall(SYS_set_mempolicy, DEFAULT, NULL, 0));
+}
+
 static void child(void *memory)
 {
     unsigned long mask[16] = { 0 };
@@ -211,6 +259,13 @@ static void second_node(void)
     *rather = 1;
     OK(get(&mode, NULL, 0, rather, F_ADDR | F_NODE));
     CHECK(mode == 1);
+    /* Relative nodes go round over both: the fifth place is the first node, the sixth the second. */
+    unsigned long sixth = 1UL << 5;
+    rather = map(PAGE, RW, ANON);
+    OK(syscall(SYS_mbind, rather, PAGE, BIND | 1 << 14, &sixth, 64, 0));
+    *rather = 1;
+    OK(get(&mode, NULL, 0, rather, F_ADDR | F_NODE));
+    CHECK(mode == 1);
     OK(syscall(SYS_set_mempolicy, BIND, &second, 3));
     char *other = map(16 * PAGE, RW, ANON);
     memset(other, 1, 16 * PAGE);
@@ -218,4 +273,4 @@ static void second_node(void)
     CHECK(mode == 1);
 }
 
-MAIN(CASE(policies), CASE(bound), CASE(pages), CASE(endless), CASE(second_node))
+MAIN(CASE(policies), CASE(flags), CASE(bound), CASE(pages), CASE(endless), CASE(second_node))

@@ -1,9 +1,16 @@
 //! One CPU's modelled caches: translations and paging-structure entries of the address space that is loaded.
 //!
 //! Entries leave only by a flush, a fault, or the load of another root. A real TLB forgets more, so code that
-//! works here works there. Entries of an address space that is not loaded need no model: they must not be
-//! used again ([`TablePlatform::load_root`](quire::platform::TablePlatform::load_root)), so leaving drops
-//! them.
+//! works here works there.
+//!
+//! Entries of an address space that is not loaded must not be used again ([`TablePlatform::load_root`]), so leaving drops
+//! them, unless the machine keeps translations. Then they are *parked* until the root is loaded again. No flush reaches
+//! parked ones, and frames that they lead to may be freed: the entries must only not be used after that. Nor does a flush
+//! reach them while the CPU returns ([`TablePlatform::load_kept_root`]), before it knows whether they are good. So what
+//! was freed until its first access is noted, and is a violation at that access.
+//!
+//! [`TablePlatform::load_root`]: quire::platform::TablePlatform::load_root
+//! [`TablePlatform::load_kept_root`]: quire::platform::TablePlatform::load_kept_root
 
 use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::cpu::CpuId;
@@ -36,17 +43,42 @@ pub(crate) struct Table {
     pub(crate) rights: Rights,
 }
 
+/// What a CPU kept of a root that it has left.
+struct Parked {
+    leaves: Leaves,
+    tables: Tables,
+    suspect: Option<Violation>,
+}
+
+/// By level (1 to 3), keyed by address divided by the leaf's extent.
+type Leaves = [FxHashMap<u64, Leaf>; 3];
+/// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
+type Tables = [FxHashMap<u64, Table>; 4];
+
 /// The caches of one CPU.
 #[derive(Default)]
 pub(crate) struct CpuTlb {
     root: Option<Frame>,
+    /// Whether entries of roots that are left are kept.
+    keeps: bool,
+    /// By the number of the root; never the loaded one.
+    parked: FxHashMap<u64, Parked>,
+    /// The root was loaded with what was kept of it, and not used yet.
+    is_unused: bool,
+    /// What the first use of a kept entry would be.
+    suspect: Option<Violation>,
     /// By level (1 to 3), keyed by address divided by the leaf's extent.
-    leaves: [FxHashMap<u64, Leaf>; 3],
+    leaves: Leaves,
     /// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
-    tables: [FxHashMap<u64, Table>; 4],
+    tables: Tables,
 }
 
 impl CpuTlb {
+    /// Caches of a CPU that keeps entries of roots that it leaves, or not.
+    pub(crate) fn new(keeps: bool) -> Self {
+        Self { keeps, ..Self::default() }
+    }
+
     /// The page table that this CPU uses.
     pub(crate) fn root(&self) -> Option<Frame> {
         self.root
@@ -94,11 +126,55 @@ impl CpuTlb {
 
     pub(crate) fn load_root(&mut self, reach: &Reach, root: Option<Frame>) {
         if self.root != root {
-            self.drop_all(reach);
+            self.leave(reach);
             root.iter().for_each(|root| reach.add(1, root.0));
-            self.root.iter().for_each(|root| reach.remove(1, root.0));
             self.root = root;
+            root.and_then(|root| self.parked.remove(&root.0)).inspect(|parked| {
+                parked.drop_all(reach);
+                reach.remove(1, root.unwrap_or_default().0);
+            });
+        } else if self.is_unused {
+            self.drop_all(reach);
         }
+        (self.is_unused, self.suspect) = (false, None);
+    }
+
+    /// Loads a root with what was kept of it.
+    pub(crate) fn load_kept_root(&mut self, reach: &Reach, root: Frame) {
+        if self.root == Some(root) {
+            return;
+        }
+        self.leave(reach);
+        (self.root, self.is_unused, self.suspect) = (Some(root), true, None);
+        match self.parked.remove(&root.0) {
+            Some(kept) => {
+                (self.leaves, self.tables, self.suspect) = (kept.leaves, kept.tables, kept.suspect);
+            }
+            None => reach.add(1, root.0),
+        }
+    }
+
+    /// Drops the entries of the loaded root, or parks them.
+    fn leave(&mut self, reach: &Reach) {
+        match self.root.take() {
+            Some(root) if self.keeps => {
+                let (leaves, tables) = (core::mem::take(&mut self.leaves), core::mem::take(&mut self.tables));
+                self.parked.insert(root.0, Parked { leaves, tables, suspect: self.suspect.take() });
+            }
+            root => {
+                self.drop_all(reach);
+                root.iter().for_each(|root| reach.remove(1, root.0));
+            }
+        }
+    }
+
+    /// The CPU uses the loaded root. Returns the violation that this is, if what it kept is not good.
+    pub(crate) fn begin_use(&mut self) -> Option<Violation> {
+        if !self.is_unused {
+            return None;
+        }
+        self.is_unused = false;
+        self.suspect.take()
     }
 
     /// Carries out a flush. One for an address space that is not loaded finds nothing to do.
@@ -118,12 +194,9 @@ impl CpuTlb {
     }
 
     fn drop_all(&mut self, reach: &Reach) {
-        for leaf in self.leaves.iter_mut().flat_map(|map| map.drain()) {
-            reach.remove(leaf.1.level, leaf.1.frame);
-        }
-        for table in self.tables.iter_mut().flat_map(|map| map.drain()) {
-            reach.remove(1, table.1.frame);
-        }
+        drop_entries(&self.leaves, &self.tables, reach);
+        self.leaves.iter_mut().for_each(FxHashMap::clear);
+        self.tables.iter_mut().for_each(FxHashMap::clear);
     }
 
     /// One `INVLPG` every `stride` bytes. Entries between two of them stay, unless a large leaf covers one.
@@ -184,31 +257,68 @@ impl CpuTlb {
         (leaves, tables)
     }
 
-    /// Adds every cached entry of this CPU that leads to one of `frames`.
-    pub(crate) fn reaching(&self, cpu: CpuId, frames: FrameRange, found: &mut Vec<Violation>) {
-        let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
+    /// Adds every cached entry of this CPU that leads to one of `frames`, and remembers those that are kept.
+    pub(crate) fn reaching(
+        &mut self,
+        reach: &Reach,
+        cpu: CpuId,
+        frames: FrameRange,
+        found: &mut Vec<Violation>,
+    ) {
+        for (&root, parked) in self.parked.iter_mut().filter(|(_, parked)| parked.suspect.is_none()) {
+            let mut stale = Vec::new();
+            entries_reaching((cpu, Frame(root)), (&parked.leaves, &parked.tables), frames, &mut stale);
+            parked.suspect = stale.pop();
+            if parked.suspect.is_some() {
+                // They are no good, and no search needs to find them again.
+                parked.drop_all(reach);
+                (parked.leaves, parked.tables) = Default::default();
+            }
+        }
         let Some(root) = self.root else { return };
-        if overlaps(root.0, 1) {
-            found.push(Violation::FreedRoot { cpu, root });
+        let mut own = Vec::new();
+        entries_reaching((cpu, root), (&self.leaves, &self.tables), frames, &mut own);
+        if self.is_unused {
+            self.suspect = self.suspect.take().or_else(|| own.pop());
+        } else {
+            found.append(&mut own);
         }
-        for (map, level) in self.leaves.iter().zip(1..) {
-            for (&key, leaf) in map.iter().filter(|(_, leaf)| overlaps(leaf.frame, leaf_frames(level))) {
-                let (addr, first) = (key << shift(level), Frame(leaf.frame));
-                found.push(Violation::FreedFrame {
-                    cpu,
-                    root,
-                    addr,
-                    first,
-                    size: 1 << shift(level),
-                    freed: frames,
-                });
-            }
+    }
+}
+
+impl Parked {
+    fn drop_all(&self, reach: &Reach) {
+        drop_entries(&self.leaves, &self.tables, reach);
+    }
+}
+
+fn drop_entries(leaves: &Leaves, tables: &Tables, reach: &Reach) {
+    leaves.iter().flat_map(|map| map.values()).for_each(|leaf| reach.remove(leaf.level, leaf.frame));
+    tables.iter().flat_map(|map| map.values()).for_each(|table| reach.remove(1, table.frame));
+}
+
+/// Adds every entry of a root that leads to one of `frames`.
+fn entries_reaching(
+    (cpu, root): (CpuId, Frame),
+    (leaves, tables): (&Leaves, &Tables),
+    frames: FrameRange,
+    found: &mut Vec<Violation>,
+) {
+    let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
+    if overlaps(root.0, 1) {
+        found.push(Violation::FreedRoot { cpu, root });
+    }
+    for (map, level) in leaves.iter().zip(1..) {
+        for (&key, leaf) in map.iter().filter(|(_, leaf)| overlaps(leaf.frame, leaf_frames(level))) {
+            let (addr, first) = (key << shift(level), Frame(leaf.frame));
+            let size = 1 << shift(level);
+            found.push(Violation::FreedFrame { cpu, root, addr, first, size, freed: frames });
         }
-        for (map, level) in self.tables.iter().zip(1..) {
-            for (&key, table) in map.iter().filter(|(_, table)| overlaps(table.frame, 1)) {
-                let (addr, table) = (key << shift(level + 1), Frame(table.frame));
-                found.push(Violation::FreedTable { cpu, root, addr, level, table });
-            }
+    }
+    for (map, level) in tables.iter().zip(1..) {
+        for (&key, table) in map.iter().filter(|(_, table)| overlaps(table.frame, 1)) {
+            let (addr, table) = (key << shift(level + 1), Frame(table.frame));
+            found.push(Violation::FreedTable { cpu, root, addr, level, table });
         }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Tlbs {
     pub(crate) reach: Reach,
     /// Which flushes are lost, so that tests can show that they would notice.
     pub(crate) losses: Failures,
+    /// Which roots are loaded with stale entries that the CPU kept of them, likewise.
+    pub(crate) stale_loads: Failures,
 }
 
 /// A modelled TLB under its lock. Interrupts wait until it is unlocked, since they may need it themselves.
@@ -62,13 +64,14 @@ impl DerefMut for Locked<'_> {
 impl Tlbs {
     pub(crate) fn new(config: &HostedConfig) -> Self {
         let last = config.ranges.last().map_or(0, |range| range.end().0);
-        let slots = || (0..config.cpus).map(|_| Slot(Mutex::new(CpuTlb::default()))).collect();
+        let slots = |keeps| (0..config.cpus).map(|_| Slot(Mutex::new(CpuTlb::new(keeps)))).collect();
         Self {
-            cpus: slots(),
-            kernel: slots(),
+            cpus: slots(config.keeps_translations),
+            kernel: slots(false),
             kernel_root: AtomicU64::new(NO_FRAME),
             reach: Reach::new(if config.tlb_model { last >> 12 } else { 0 }),
             losses: Failures::default(),
+            stale_loads: Failures::default(),
         }
     }
 
@@ -106,7 +109,15 @@ impl Tlbs {
 
     /// Makes `root` the page table of `cpu`.
     pub(crate) fn load_root(&self, cpu: CpuId, root: Option<Frame>) {
-        self.cpu(cpu).load_root(&self.reach, root);
+        match root {
+            Some(root) if self.stale_loads.fail() => self.load_kept_root(cpu, root),
+            root => self.cpu(cpu).load_root(&self.reach, root),
+        }
+    }
+
+    /// Makes `root` the page table of `cpu`, with what it kept of it.
+    pub(crate) fn load_kept_root(&self, cpu: CpuId, root: Frame) {
+        self.cpu(cpu).load_kept_root(&self.reach, root);
     }
 
     /// Carries out a flush on one CPU, as that CPU would when the interrupt arrives.
@@ -132,8 +143,8 @@ impl Tlbs {
         let mut found = Vec::new();
         for index in 0..self.cpus.len() {
             let cpu = CpuId(index as u32);
-            self.cpu(cpu).reaching(cpu, frames, &mut found);
-            self.kernel(cpu).reaching(cpu, frames, &mut found);
+            self.cpu(cpu).reaching(&self.reach, cpu, frames, &mut found);
+            self.kernel(cpu).reaching(&self.reach, cpu, frames, &mut found);
         }
         found
     }

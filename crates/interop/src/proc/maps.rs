@@ -8,7 +8,7 @@ use quire::arch::{EntryFlags, Protection};
 use quire::filemap::FileKind;
 use quire::limits::MAX_NODES;
 use quire::manager::MemoryManager;
-use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::page_alloc::{NodeNames, NodePolicy, NodeSet};
 use quire::platform::Platform;
 use quire::vm::vma::VmaFlags;
 use quire::vm::{Mm, VmaInfo};
@@ -144,7 +144,7 @@ pub fn numa_maps<P: Platform>(
     let heap = mm.heap();
     each(mm, |vma| {
         write!(out, "{:08x} ", vma.range.start.0)?;
-        policy(out, vma.nodes)?;
+        policy(out, vma.nodes, vma.node_names)?;
         if vma.file.is_some() {
             out.write_str(" file=")?;
             names.path(vma, out)?;
@@ -165,7 +165,7 @@ pub fn numa_maps<P: Platform>(
 }
 
 /// Linux: `mpol_to_str`.
-fn policy(out: &mut dyn Write, nodes: Option<NodePolicy>) -> Result {
+fn policy(out: &mut dyn Write, nodes: Option<NodePolicy>, names: NodeNames) -> Result {
     let (word, nodes) = match nodes {
         None => ("default", NodeSet::EMPTY),
         Some(NodePolicy::Local) => ("local", NodeSet::EMPTY),
@@ -175,6 +175,11 @@ fn policy(out: &mut dyn Write, nodes: Option<NodePolicy>) -> Result {
         Some(NodePolicy::Interleave(nodes)) => ("interleave", nodes),
     };
     out.write_str(word)?;
+    out.write_str(match names {
+        NodeNames::Plain => "",
+        NodeNames::Static(_) => "=static",
+        NodeNames::Relative(_) => "=relative",
+    })?;
     let mut before = ':';
     for first in nodes.iter().filter(|&node| node == 0 || !nodes.contains(node - 1)) {
         write!(out, "{before}{first}")?;

@@ -10,7 +10,7 @@ pub trait LocalTlb {
     /// (Intel SDM volume 3A, section 4.10.4.1).
     fn invlpg(&self, addr: VirtAddr);
 
-    /// Removes all translations that are not global, by loading the root again.
+    /// Removes all translations of the loaded root that are not global, by loading it again.
     fn reload(&self);
 
     /// One turn of a loop that waits for another CPU.
@@ -20,7 +20,8 @@ pub trait LocalTlb {
     }
 
     /// Removes the translations that `request` names: one by one up to [`FLUSH_PAGES_CEILING`], all of them
-    /// beyond it. Ignores the root, since a CPU has translations of the loaded root alone.
+    /// beyond it. Ignores the root: what the CPU may have of others needs no flush
+    /// ([`TablePlatform::load_kept_root`](quire::platform::TablePlatform::load_kept_root)).
     #[inline(always)]
     fn flush(&self, request: &FlushRequest) {
         let FlushExtent::Range { range, stride } = request.extent else { return self.reload() };

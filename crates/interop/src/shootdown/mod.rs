@@ -46,14 +46,49 @@
 //! }
 //! ```
 //!
-//! Process-context identifiers (PCID) are not used: loading a root flushes all that is not global. The library
-//! makes no flush for an address space that no CPU runs, so a CPU could not know whether translations that it
-//! kept across a switch are still good.
+//! `send_interrupts` can be the two lines of [`LocalApic`]. A kernel that has its own driver for the APIC leaves it out.
+//!
+//! # Process-context identifiers
+//!
+//! Without them (`CR4.PCIDE` is clear) loading a root flushes all that is not global. With them a CPU keeps the
+//! translations of the address spaces that it ran last, under an identifier each. [`ContextIds`] knows which, and the
+//! library whether they are good when the CPU returns. Flushes stay as above: they concern the loaded root alone.
+//!
+//! ```
+//! # use quire::addr::Frame;
+//! # use quire::cpu::CpuId;
+//! # use quire_interop::shootdown::{ContextIds, Cr3, Ring0};
+//! # fn running_cpu() -> CpuId { CpuId(0) }
+//! static CONTEXTS: ContextIds<64, 6> = ContextIds::new();
+//!
+//! # struct Kernel { tlb: Ring0, own_root: Frame }
+//! # #[expect(dead_code)]
+//! impl Kernel {
+//!     fn keeps_translations(&self) -> bool {
+//!         true // Where CPUID says that the processor has them, and CR4.PCIDE is set on all CPUs.
+//!     }
+//!
+//!     fn load_root(&self, root: Option<Frame>) {
+//!         let value = root.map_or(Cr3::new(self.own_root), |root| CONTEXTS.fresh(running_cpu(), root));
+//!         // SAFETY: each root maps the kernel at the same addresses.
+//!         unsafe { self.tlb.load_context(value) }
+//!     }
+//!
+//!     fn load_kept_root(&self, root: Frame) {
+//!         // SAFETY: as above.
+//!         unsafe { self.tlb.load_context(CONTEXTS.kept(running_cpu(), root)) }
+//!     }
+//! }
+//! ```
 
+mod apic;
+mod contexts;
 mod local;
 mod mailbox;
 mod ring0;
 
+pub use apic::{Delivery, LocalApic};
+pub use contexts::{ContextIds, Cr3};
 pub use local::LocalTlb;
 pub use mailbox::Shootdown;
 pub use ring0::Ring0;

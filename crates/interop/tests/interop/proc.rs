@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::{MemoryRange, NodePolicy, NodeSet};
+use quire::page_alloc::{MemoryRange, NodeNames, NodePolicy, NodeSet};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Mm, OrderPolicy, Placement, Sharing, VmaInfo};
 use quire_interop::proc::{
     self, InvalidChoice, KernelMemory, MappedFile, Names, Sizes, TransparentHuge, Unaligned,
@@ -126,6 +126,16 @@ fn numa_maps_shows_the_policy_of_each_mapping() {
         for (at, (policy, word)) in (0..).map(|number| BASE + number * 16 * PAGE).zip(policies) {
             mm.mmap(&request(at, 1, RW)).unwrap();
             mm.set_nodes(VirtAddr(at), PAGE, policy).unwrap();
+            expected += &format!("{at:08x} {word}\n");
+        }
+        let bound = Some(NodePolicy::Bind(NodeSet::first(2)));
+        for (number, names, word) in [
+            (8, NodeNames::Static(nodes), "bind=static:0-1"),
+            (9, NodeNames::Relative(nodes), "bind=relative:0-1"),
+        ] {
+            let at = BASE + number * 16 * PAGE;
+            mm.mmap(&request(at, 1, RW)).unwrap();
+            mm.set_named_nodes(VirtAddr(at), PAGE, bound, names).unwrap();
             expected += &format!("{at:08x} {word}\n");
         }
         assert_eq!(text(|out| proc::numa_maps(out, manager, mm, &Known)), expected);

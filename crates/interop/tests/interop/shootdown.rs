@@ -2,13 +2,13 @@
 //! steps and keep them off while they flush.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quire::addr::{Frame, VirtAddr, VirtRange};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{FlushExtent, FlushRequest};
-use quire_interop::shootdown::{LocalTlb, Ring0, Shootdown};
+use quire_interop::shootdown::{ContextIds, Cr3, Delivery, LocalApic, LocalTlb, Ring0, Shootdown};
 
 use crate::traps::{CR3, EMULATED, Emulated, catch};
 
@@ -151,6 +151,138 @@ fn ring_0_executes_the_instructions_of_a_flush() {
     ];
     assert_eq!(EMULATED.take(), expected);
     assert_eq!(CR3.get(), 5 * PAGE);
+}
+
+/// P2.
+#[test]
+fn a_root_is_loaded_under_its_identifier() {
+    catch();
+    EMULATED.with_borrow_mut(|all| all.reserve(16));
+    let contexts = ContextIds::<2, 2>::new();
+    let (cpu, keep) = (CpuId(1), 1 << 63);
+    let load = |value: Cr3| {
+        // SAFETY: P2: the handler emulates what ring 0 alone may execute, and no such register is changed.
+        unsafe { Ring0::new().load_context(value) };
+        CR3.get()
+    };
+    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE | 1);
+    assert_eq!(load(contexts.fresh(cpu, Frame(6))), 6 * PAGE | 2);
+    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE | 1 | keep);
+    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE | 1, "the same again, afresh");
+    assert_eq!(
+        load(contexts.kept(cpu, Frame(7))),
+        7 * PAGE | 1,
+        "the first identifier, of another root before"
+    );
+    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE | 2, "which lost its own");
+    assert_eq!(load(contexts.kept(CpuId(0), Frame(7))), 7 * PAGE | 1, "each CPU has its own");
+    assert_eq!(load(Cr3::new(Frame(9))), 9 * PAGE);
+    EMULATED.take();
+}
+
+/// A processor whose cached entries have an identifier, with one entry for each root.
+#[derive(Default)]
+struct Tagged {
+    loaded: u64,
+    cached: std::collections::HashMap<u64, u64>,
+}
+
+impl Tagged {
+    fn write_cr3(&mut self, value: u64) {
+        self.loaded = value & !(1 << 63);
+        if value >> 63 == 0 {
+            self.cached.remove(&(value & 0xfff));
+        }
+    }
+
+    /// Reads the entry, whose value in the table of the loaded root is `there`.
+    fn read(&mut self, there: impl Fn(u64) -> u64) -> u64 {
+        *self.cached.entry(self.loaded & 0xfff).or_insert_with(|| there(self.loaded / PAGE))
+    }
+}
+
+/// Goes from root to root on one CPU, while entries change. Returns how many stale ones were read. With `forgets`, a
+/// load keeps the translations of the identifier, whichever root had it before.
+fn go_round(seed: u64, forgets: bool) -> u64 {
+    const ROOTS: usize = 6;
+    let (mut random, contexts) = (fastrand::Rng::with_seed(seed), ContextIds::<1, 3>::new());
+    // By root: the entry, and what it was when the CPU left.
+    let (mut entries, mut left) = ([0_u64; ROOTS], [None; ROOTS]);
+    let (mut cpu, mut at, mut stale) = (Tagged::default(), 0, 0);
+    cpu.write_cr3(contexts.fresh(CpuId(0), Frame(1)).bits());
+    for round in 1..5000 {
+        match random.u8(..3) {
+            0 => {
+                left[at] = Some(entries[at]);
+                at = random.usize(..ROOTS);
+                let root = Frame(at as u64 + 1);
+                let good = left[at] == Some(entries[at]);
+                let value = if good { contexts.kept(CpuId(0), root) } else { contexts.fresh(CpuId(0), root) };
+                cpu.write_cr3(value.bits() | if forgets { 1 << 63 } else { 0 });
+            }
+            1 => {
+                let changed = random.usize(..ROOTS);
+                entries[changed] = round;
+                if changed == at {
+                    // What `reload` does.
+                    cpu.write_cr3(cpu.loaded);
+                }
+            }
+            _ => stale += u64::from(cpu.read(|root| entries[root as usize - 1]) != entries[at]),
+        }
+    }
+    stale
+}
+
+#[test]
+fn no_identifier_has_translations_of_another_root() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    assert_eq!(go_round(seed, false), 0);
+    assert!(go_round(seed, true) > 0, "a load that forgets another root's entries is noticed");
+}
+
+/// P3.
+#[test]
+fn an_apic_in_memory_is_commanded() {
+    #[repr(align(4096))]
+    struct Registers([AtomicU32; 0x100]);
+    let registers = Registers([const { AtomicU32::new(0xaaaa_0000) }; 0x100]);
+    let at = |offset: usize| registers.0[offset / 4].load(Ordering::Acquire);
+    // SAFETY: P3: memory in the place of the registers.
+    let apic = unsafe { LocalApic::in_memory(registers.0.as_ptr().cast::<u8>().cast_mut()) };
+    apic.send([3, 0xfe], Delivery::Vector(0xf1));
+    assert_eq!((at(0x310), at(0x300)), (0xfe << 24, 1 << 14 | 0xf1));
+    apic.send([7], Delivery::StartUp(8));
+    assert_eq!((at(0x310), at(0x300)), (7 << 24, 1 << 14 | 6 << 8 | 8));
+    apic.end_of_interrupt();
+    assert_eq!(at(0xb0), 0);
+    // A command that is on its way is waited for.
+    registers.0[0x300 / 4].store(1 << 12, Ordering::Release);
+    let sent = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!sent.load(Ordering::Acquire), "it was not waited for");
+            registers.0[0x300 / 4].store(0, Ordering::Release);
+        });
+        apic.send([1], Delivery::Nmi);
+        sent.store(true, Ordering::Release);
+    });
+    assert_eq!((at(0x310), at(0x300)), (1 << 24, 1 << 14 | 4 << 8));
+}
+
+/// P3.
+#[test]
+fn an_x2apic_is_commanded() {
+    catch();
+    EMULATED.with_borrow_mut(|all| all.reserve(8));
+    // SAFETY: P3: the handler emulates what ring 0 alone may execute.
+    let apic = unsafe { LocalApic::x2apic() };
+    apic.send([3, 0x1_0002], Delivery::Vector(0xf1));
+    apic.end_of_interrupt();
+    let command = |id: u64| Emulated::WriteMsr(0x830, id << 32 | 1 << 14 | 0xf1);
+    assert_eq!(EMULATED.take(), [command(3), command(0x1_0002), Emulated::WriteMsr(0x80b, 0)]);
 }
 
 /// What the CPUs of a model do wrong.

@@ -21,6 +21,7 @@ pub(crate) enum Emulated {
     Invlpg(u64),
     ReadCr3,
     WriteCr3(u64),
+    WriteMsr(u32, u64),
 }
 
 thread_local! {
@@ -71,6 +72,12 @@ extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut lib
 /// Emulates one instruction and returns its length (Intel SDM volumes 2A and 2B).
 fn emulate(code: [u8; 4], registers: &mut [i64; 23]) -> Option<i64> {
     match code {
+        [0x0f, 0x30, ..] => {
+            let word = |register: i32| registers[register as usize] as u32;
+            let value = u64::from(word(REG_RDX)) << 32 | u64::from(word(REG_RAX));
+            note(Emulated::WriteMsr(word(REG_RCX), value));
+            return Some(2);
+        }
         [0x0f, 0x01, 0xcb, _] => {
             OPEN.set(OPEN.get() + 1);
             return Some(3);
@@ -104,9 +111,13 @@ fn emulate(code: [u8; 4], registers: &mut [i64; 23]) -> Option<i64> {
         }
         _ => return None,
     };
+    note(done);
+    Some(3 + i64::from(is_prefixed))
+}
+
+fn note(done: Emulated) {
     EMULATED.with_borrow_mut(|all| {
         assert!(all.len() < all.capacity());
         all.push(done);
     });
-    Some(3 + i64::from(is_prefixed))
 }

@@ -128,6 +128,37 @@ fn the_guest_gets_its_files_and_words() {
     assert!(has(b"sh\0-c\0a 'b'\0") && has(b"X=y\0") && has(b"given\n"));
 }
 
+#[test]
+fn a_directory_goes_to_the_root() {
+    let stand_in = StandIn::new("echo '[quire] end: exited 0' >$log");
+    let folder = stand_in.0.path();
+    fs::create_dir_all(folder.join("dir/below")).expect("directories");
+    fs::write(folder.join("dir/below/given"), "given\n").expect("a file");
+    for (option, name) in
+        [("dir:/", &b"dir/below/given\0"[..]), ("dir:/.", b"below/given\0"), ("dir/.:/.", b"below/given\0")]
+    {
+        let mut boot = stand_in.boot(&["--file", option, "--keep", "kept"]);
+        let output = boot.current_dir(folder).output().expect("quire runs");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let archive = fs::read(folder.join("kept")).expect("it is there");
+        // The name follows a header of 110 digits.
+        let at = archive.windows(name.len()).position(|window| window == name);
+        let header = at.and_then(|at| at.checked_sub(110)).map(|start| &archive[start..start + 6]);
+        assert_eq!(header, Some(&b"070701"[..]), "{option}");
+    }
+    for (option, message) in [
+        ("dir:/proc/x", "cannot pack dir: the guest has files of its own in /proc"),
+        ("dir/below/given:/.", "end the destination with /"),
+        ("..:/x/", "the source has no name; name the destination"),
+        ("dir:x", "give it as SRC, or as SRC:DEST with an absolute DEST"),
+        ("none:/", "cannot pack none: "),
+    ] {
+        let output = stand_in.boot(&["--file", option]).current_dir(folder).output().expect("quire runs");
+        assert_ne!(output.status.code(), Some(0), "{option}");
+        assert!(stderr(&output).contains(message), "{option}: {}", stderr(&output));
+    }
+}
+
 /// Ends QEMU too, and says so by the status that `timeout` has.
 #[test]
 fn a_run_that_takes_too_long_is_ended() {

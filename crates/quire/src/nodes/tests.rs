@@ -27,6 +27,16 @@ fn goes_round() {
 }
 
 #[test]
+fn places_become_nodes() {
+    let allowed = NodeSet::of(&[2, 3, 7]);
+    let onto = |places: &[u8]| NodeSet::of(places).relative_to(allowed);
+    assert_eq!(onto(&[0, 2]), NodeSet::of(&[2, 7]));
+    assert_eq!(onto(&[1, 4, 13]), NodeSet::one(3), "they go round");
+    assert_eq!(onto(&[]), NodeSet::EMPTY);
+    assert_eq!(NodeSet::one(0).relative_to(NodeSet::EMPTY), NodeSet::EMPTY);
+}
+
+#[test]
 fn remembers_a_node_that_cannot_be() {
     for node in [MAX_NODES as u8, 200, 255] {
         let set = NodeSet::of(&[1, node]);

@@ -29,7 +29,7 @@ mod report;
 mod request;
 mod store;
 
-pub use crate::nodes::{NodePolicy, NodeSet};
+pub use crate::nodes::{NodeNames, NodePolicy, NodeSet};
 #[cfg(feature = "published")]
 pub use crate::platform::ListGuard;
 pub use allocator::PageAllocator;

@@ -89,8 +89,35 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// kernel's own. Translations of other address spaces may stay cached; those of `root` must be as fresh
     /// as if it had never left.
     ///
+    /// A flush of another root's translations may be asked of this CPU right before and after the call, since the
+    /// library takes the CPU for one that runs both. It has nothing to do then, even if the CPU keeps translations of
+    /// that root.
+    ///
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);
+
+    /// Whether a CPU keeps translations of a root that it leaves, and tells them from those of others: x86-64's
+    /// process-context identifiers (PCID). It never changes. Each flush then also takes from CPUs that have left the
+    /// address space the right to what they kept, which costs two locked instructions.
+    ///
+    /// Does not block.
+    ///
+    /// Default: `false`, at no cost.
+    #[inline]
+    fn keeps_translations(&self) -> bool {
+        false
+    }
+
+    /// [`Self::load_root`] of a root whose translations, as this CPU had them when it last loaded another root in its
+    /// place, may be good still. What this CPU has of the root under any other name must go. The library loads the root
+    /// again by [`Self::load_root`], before this CPU uses an address of it, if what was kept is not good any more.
+    ///
+    /// Called only where [`Self::keeps_translations`]. Precondition: pinned. Does not block.
+    ///
+    /// Default: [`Self::load_root`].
+    fn load_kept_root(&self, root: Frame) {
+        self.load_root(Some(root));
+    }
 
     /// Flushes this CPU's translations. Precondition: pinned; the caller may hold a page-table lock.
     /// Postcondition: this CPU uses no translation of the extent that was cached before the call. Does not

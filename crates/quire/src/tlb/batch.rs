@@ -204,6 +204,7 @@ fn flush_here<P: TablePlatform>(
     request: &FlushRequest,
 ) -> bool {
     let platform = allocator.platform();
+    let _flushing = context.begin_flush(platform);
     let pinned = Pinned::new(platform);
     let (local, remote) = context.runs_here_and_elsewhere(platform, pinned.cpu());
     if remote {
@@ -238,6 +239,7 @@ fn flush_elsewhere<P: TablePlatform>(
     request: &FlushRequest,
 ) {
     let platform = allocator.platform();
+    let _flushing = context.begin_flush(platform);
     let pinned = Pinned::new(platform);
     let mut targets = context.running();
     let local = targets.remove(pinned.cpu());

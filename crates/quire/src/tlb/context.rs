@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::ZapStrategy;
+use super::kept::KeptCpus;
 use super::words::USER_ENTRIES;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
@@ -19,6 +20,8 @@ pub struct MmContext {
     mode: PagingMode,
     zap: ZapStrategy,
     cpus: AtomicCpuSet,
+    /// Unused unless CPUs keep translations of roots that they leave.
+    kept: KeptCpus,
     /// Page-table pages of the address space, the root included.
     tables: AtomicU64,
     /// Whether a table was ever shared with another address space.
@@ -31,6 +34,16 @@ pub struct MmContext {
     pub(super) secondaries: AtomicU32,
 }
 
+/// A flush under way, of an address space whose translations CPUs may have kept.
+pub(super) struct Flushing<'a>(Option<&'a KeptCpus>);
+
+impl Drop for Flushing<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.inspect(|kept| kept.end_flush());
+    }
+}
+
 impl MmContext {
     /// The context of an empty root table that nothing else names.
     pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
@@ -39,6 +52,7 @@ impl MmContext {
             mode,
             zap: ZapStrategy::default(),
             cpus: AtomicCpuSet::new(),
+            kept: KeptCpus::new(),
             tables: AtomicU64::new(1),
             shared: AtomicBool::new(false),
             marks: AtomicBool::new(false),
@@ -95,12 +109,41 @@ impl MmContext {
     pub fn switch_in<P: TablePlatform>(&self, platform: &P) {
         let pinned = Pinned::new(platform);
         self.cpus.insert(pinned.cpu());
+        self.load(platform, pinned.cpu());
+    }
+
+    /// Loads the root on a CPU that is in the set already.
+    #[inline]
+    fn load<P: TablePlatform>(&self, platform: &P, cpu: CpuId) {
+        if platform.keeps_translations() && self.kept.may_keep(cpu) {
+            platform.load_kept_root(self.root);
+            if self.kept.take(cpu) {
+                return;
+            }
+        }
         platform.load_root(Some(self.root));
+    }
+
+    /// The running CPU is about to load another root.
+    #[inline]
+    fn leave<P: TablePlatform>(&self, platform: &P, cpu: CpuId) {
+        if platform.keeps_translations() {
+            self.kept.leave(cpu);
+        }
+    }
+
+    /// A flush of the address space begins, and is over when the result is dropped.
+    #[inline(always)]
+    pub(super) fn begin_flush<P: TablePlatform>(&self, platform: &P) -> Flushing<'_> {
+        let kept = platform.keeps_translations().then_some(&self.kept);
+        kept.inspect(|kept| kept.begin_flush());
+        Flushing(kept)
     }
 
     /// The running CPU stops running the address space and runs none.
     pub fn switch_out<P: TablePlatform>(&self, platform: &P) {
         let pinned = Pinned::new(platform);
+        self.leave(platform, pinned.cpu());
         platform.load_root(None);
         self.cpus.remove(pinned.cpu());
     }
@@ -119,7 +162,8 @@ impl MmContext {
             "a CPU leaves an address space that it does not run"
         );
         next.cpus.insert(pinned.cpu());
-        platform.load_root(Some(next.root));
+        self.leave(platform, pinned.cpu());
+        next.load(platform, pinned.cpu());
         self.cpus.remove(pinned.cpu());
     }
 

@@ -12,11 +12,13 @@
 //!
 //! A CPU that runs an address space is in its [`MmContext`]. Any other CPU has nothing cached that it would
 //! use again, because loading a root makes it fresh. So an address space that no CPU runs is never flushed.
+//! Where CPUs keep translations of roots that they leave, a flush takes the right to them away (`kept`).
 
 mod batch;
 mod context;
 mod drain;
 mod gather;
+mod kept;
 mod marks;
 mod page;
 mod release;

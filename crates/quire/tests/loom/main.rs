@@ -76,6 +76,7 @@ mod sync;
 mod counted;
 
 mod cpus;
+mod kept;
 mod leases;
 mod lists;
 mod locks;

@@ -3,7 +3,7 @@
 use linux_raw_sys::mempolicy as abi;
 use quire::addr::VirtAddr;
 use quire::limits::{FRAME_SHIFT, FRAME_SIZE, MAX_NODES};
-use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::page_alloc::{NodeNames, NodePolicy, NodeSet};
 use quire::vm::Access;
 
 use super::{nodes, page_range};
@@ -18,6 +18,9 @@ const BIND: u32 = abi::MPOL_BIND as u32;
 const INTERLEAVE: u32 = abi::MPOL_INTERLEAVE as u32;
 const LOCAL: u32 = abi::MPOL_LOCAL as u32;
 const PREFERRED_MANY: u32 = abi::MPOL_PREFERRED_MANY as u32;
+/// Flags in the mode. There are no cpusets, so the nodes that a task may use are those with memory.
+const STATIC: u32 = abi::MPOL_F_STATIC_NODES;
+const RELATIVE: u32 = abi::MPOL_F_RELATIVE_NODES;
 
 /// The bits of a mask that a program may name: more than the page of a mask that Linux takes is an error.
 const MOST_BITS: u64 = FRAME_SIZE * 8;
@@ -27,8 +30,8 @@ impl Call<'_> {
     /// `set_mempolicy`
     pub(in crate::syscall) fn set_mempolicy(&self) -> Answer {
         let [mode, mask, bits, ..] = self.arguments;
-        let policy = self.policy(mode as u32, mask, bits)?;
-        self.task.nodes.set(policy);
+        let (policy, names) = self.policy(mode as u32, mask, bits)?;
+        self.task.nodes.set(policy, names);
         Ok(0)
     }
 
@@ -43,7 +46,7 @@ impl Call<'_> {
         // Wraps like Linux' arithmetic: lengths close to 2^64 become 0.
         let len = len.wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
         let range = page_range(VirtAddr(start), len).ok_or(Errno::EINVAL)?;
-        let policy = self.policy(mode as u32, mask, bits)?;
+        let (policy, names) = self.policy(mode as u32, mask, bits)?;
         if range.is_empty() {
             return Ok(0);
         }
@@ -55,7 +58,7 @@ impl Call<'_> {
         if strict && !moves && !all && nodes::has_misplaced(self.space, range, policy) {
             return Err(Errno::EIO);
         }
-        self.space.set_nodes(range.start, range.len(), policy)?;
+        self.space.set_named_nodes(range.start, range.len(), policy, names)?;
         if (moves || all) && nodes::move_misplaced(self.space, range, policy, all)? > 0 && strict {
             return Err(Errno::EIO);
         }
@@ -83,35 +86,51 @@ impl Call<'_> {
             self.store_mask(mask, bits, nodes::with_memory())?;
             return Ok(0);
         }
-        let policy = if has(abi::MPOL_F_ADDR) {
+        let (policy, names) = if has(abi::MPOL_F_ADDR) {
             let vma = self.space.next_vma(VirtAddr(addr)).filter(|vma| vma.range.contains(VirtAddr(addr)));
-            vma.ok_or(Errno::EFAULT)?.nodes
+            let vma = vma.ok_or(Errno::EFAULT)?;
+            (vma.nodes, vma.node_names)
         } else if addr != 0 {
             return Err(Errno::EINVAL);
         } else {
-            self.task.nodes.get()
+            (self.task.nodes.get(), self.task.nodes.names())
         };
         let value = match (has(abi::MPOL_F_NODE), has(abi::MPOL_F_ADDR)) {
             (true, true) => node_at(self.space, VirtAddr(addr))?,
             // The next node of a task that interleaves is known to the page allocator alone.
             (true, false) => return Err(Errno::EINVAL),
-            (false, _) => mode_of(policy),
+            (false, _) => mode_of(policy) | flags_of(names),
         };
         self.store_mode(mode, value)?;
-        self.store_mask(mask, bits, set_of(policy))?;
+        let set = match names {
+            NodeNames::Plain => set_of(policy),
+            NodeNames::Static(set) | NodeNames::Relative(set) => set,
+        };
+        self.store_mask(mask, bits, set)?;
         Ok(0)
     }
 
-    /// Reads and checks a policy. Modes with flags are missing.
-    fn policy(&self, mode: u32, mask: u64, bits: u64) -> Result<Option<NodePolicy>, Errno> {
+    /// Reads and checks a policy, and how its nodes are named.
+    fn policy(&self, mode: u32, mask: u64, bits: u64) -> Result<(Option<NodePolicy>, NodeNames), Errno> {
+        let (mode, flags) = (mode & !abi::MPOL_MODE_FLAGS, mode & abi::MPOL_MODE_FLAGS);
+        // Pages do not move to the CPUs that use them, so a program is told that the kernel cannot do it.
+        if mode >= abi::MPOL_MAX as u32 || !matches!(flags, 0 | STATIC | RELATIVE) {
+            return Err(Errno::EINVAL);
+        }
         let named = self.load_mask(mask, bits)?;
-        let set = named.intersection(nodes::with_memory());
-        let usable = |policy| if set.is_empty() { Err(Errno::EINVAL) } else { Ok(Some(policy)) };
+        let (set, names) = match flags {
+            STATIC => (named.intersection(nodes::with_memory()), NodeNames::Static(named)),
+            RELATIVE => (named.relative_to(nodes::with_memory()), NodeNames::Relative(named)),
+            _ => (named.intersection(nodes::with_memory()), NodeNames::Plain),
+        };
+        let usable = |policy| if set.is_empty() { Err(Errno::EINVAL) } else { Ok((Some(policy), names)) };
+        let is_plain = names == NodeNames::Plain;
         match mode {
             DEFAULT | LOCAL if !named.is_empty() => Err(Errno::EINVAL),
-            DEFAULT => Ok(None),
-            LOCAL => Ok(Some(NodePolicy::Local)),
-            PREFERRED if named.is_empty() => Ok(Some(NodePolicy::Local)),
+            DEFAULT => Ok((None, NodeNames::Plain)),
+            LOCAL | PREFERRED if named.is_empty() && !is_plain => Err(Errno::EINVAL),
+            LOCAL => Ok((Some(NodePolicy::Local), names)),
+            PREFERRED if named.is_empty() => Ok((Some(NodePolicy::Local), names)),
             PREFERRED => usable(NodePolicy::Preferred(set.iter().next().unwrap_or(0))),
             PREFERRED_MANY => usable(NodePolicy::PreferredMany(set)),
             BIND => usable(NodePolicy::Bind(set)),
@@ -172,6 +191,14 @@ fn mode_of(policy: Option<NodePolicy>) -> u32 {
         Some(NodePolicy::PreferredMany(_)) => PREFERRED_MANY,
         Some(NodePolicy::Bind(_)) => BIND,
         Some(NodePolicy::Interleave(_)) => INTERLEAVE,
+    }
+}
+
+fn flags_of(names: NodeNames) -> u32 {
+    match names {
+        NodeNames::Plain => 0,
+        NodeNames::Static(_) => STATIC,
+        NodeNames::Relative(_) => RELATIVE,
     }
 }
 

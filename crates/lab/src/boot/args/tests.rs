@@ -8,6 +8,10 @@ fn files_have_destinations() {
     assert_eq!(parse("/a/b:/c"), pair("/a/b", "/c"));
     assert_eq!(parse("a/b:/c/"), pair("a/b", "/c/b"));
     assert_eq!(parse("a:b:/c"), pair("a:b", "/c"));
+    for dir in ["a", "a/", "a/."] {
+        assert_eq!(parse(&format!("{dir}:/")), pair(dir, "/a"), "as `cp -r {dir} /`");
+    }
+    assert_eq!(parse("a:/."), pair("a", "/."));
     let here = std::env::current_dir().expect("it is there");
     assert_eq!(parse("a"), Ok(("a".into(), here.join("a"))));
     for wrong in ["", ":", "a:", "a:b", ":/b", "..:/b/"] {

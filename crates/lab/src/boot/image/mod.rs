@@ -37,6 +37,10 @@ const DIRECTORIES: [(&str, u32); 5] =
     [("/dev", 0o755), ("/proc", 0o555), ("/root", 0o700), ("/sys", 0o555), ("/tmp", 0o1777)];
 /// Where programs refer to by fixed paths. On this machine they may be links into `/usr`.
 const FIXED: [&str; 4] = ["/bin", "/lib", "/lib64", "/sbin"];
+/// Where the guest has other files than those of the archive.
+const HIDDEN: [&str; 4] = ["/dev", "/proc", "/sys", START];
+/// The directory of what the kernel reads to start the program.
+const START: &str = "/.quire";
 const PASSWD: &str =
     "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
@@ -77,6 +81,7 @@ impl Image {
         }
         let given = request.files.iter().map(|Given { source, path }| tree.copy(source, path));
         let given: Vec<PathBuf> = given.collect::<Result<_, _>>().map_err(unreadable)?;
+        given.iter().zip(request.files).try_for_each(|(place, file)| check_is_seen(place, file))?;
         let packed = |error: io::Error| unreadable((PathBuf::from("the guest's files"), error));
         for path in FIXED {
             // What a link leads to may have no files yet.
@@ -113,6 +118,17 @@ impl Image {
             Failed::File(path, source) => unreadable((path, source)),
             Failed::Archive(source) => not_written(source),
         })
+    }
+}
+
+/// A program would not see a given file that the guest has a file system of its own for, nor one of those that start it.
+fn check_is_seen(place: &Path, given: &Given) -> Result<(), BootError> {
+    match HIDDEN.into_iter().find(|directory| place.starts_with(directory)) {
+        None => Ok(()),
+        Some(directory) => {
+            let source = io::Error::other(format!("the guest has files of its own in {directory}"));
+            Err(unreadable((given.source.clone(), source)))
+        }
     }
 }
 
@@ -181,9 +197,9 @@ fn add_start(tree: &mut Tree, request: &Request<'_>, program: &Path) {
         ("program", text(program)),
     ];
     let files = files.into_iter().chain(request.terminal.map(size));
-    tree.insert("/.quire".into(), Node::new(Body::Directory, 0o700));
+    tree.insert(START.into(), Node::new(Body::Directory, 0o700));
     for (name, bytes) in files {
-        let path = Path::new("/.quire").join(name);
+        let path = Path::new(START).join(name);
         tree.insert(path, Node::new(Body::File(Contents::Bytes(bytes)), 0o600));
     }
 }

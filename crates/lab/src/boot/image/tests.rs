@@ -233,6 +233,49 @@ fn given_files_bring_what_they_need() {
     assert!(image.tree.file("/usr/bin/given".as_ref()).is_some() || !Path::new("/bin").is_symlink());
 }
 
+/// A directory comes into the root, or what it contains does.
+#[test]
+fn a_directory_is_copied_to_the_root() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir_all(folder.path().join("dir/etc")).expect("directories");
+    fs::write(folder.path().join("dir/etc/own"), "own").expect("a file");
+    script(folder.path(), "dir/tool", "#!/usr/bin/env\n");
+    let given = |path: &str| [Given { source: folder.path().join("dir"), path: path.into() }];
+    let into = image(&["sh"], None, &given("/dir")).expect("it is there");
+    assert!(into.tree.file("/dir/etc/own".as_ref()).is_some());
+    for root in ["/.", "/", "/bin/../.."] {
+        let merged = image(&["sh"], None, &given(root)).expect("it is there");
+        for path in ["/etc/own", "/tool", "/etc/passwd", "/usr/bin/env", "/bin/sh"] {
+            assert!(merged.tree.file(path.as_ref()).is_some(), "{path} with {root}");
+        }
+        assert!(merged.tree.get("/dir".as_ref()).is_none());
+    }
+}
+
+#[test]
+fn files_that_the_guest_would_not_see_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let source = folder.path().join("file");
+    fs::write(&source, "").expect("a file");
+    let refused = |path: &str| {
+        let refused = image(&["sh"], None, &[Given { source: source.clone(), path: path.into() }]);
+        refused.err().map(|error| error.to_string()).unwrap_or_else(|| panic!("{path} is packed"))
+    };
+    for (path, directory) in [
+        ("/proc/version", "/proc"),
+        ("/etc/../sys", "/sys"),
+        ("/dev/null", "/dev"),
+        ("/.quire/program", "/.quire"),
+        ("/.quire", "/.quire"),
+    ] {
+        let expected = format!("file: the guest has files of its own in {directory}");
+        assert!(refused(path).ends_with(&expected), "{}", refused(path));
+    }
+    for path in ["/.", "/..", "/opt/.", "/opt/.."] {
+        assert!(refused(path).ends_with("end the destination with /"), "{}", refused(path));
+    }
+}
+
 #[test]
 fn programs_that_are_not_there_are_refused() {
     let refused = |words: &[&str]| image(words, None, &[]).err().map(|error| error.exit_code());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -230,7 +231,8 @@ impl Tree {
             self.copy_below(source, &place, &metadata)?;
             return Ok(place);
         }
-        let name = path.file_name().ok_or_else(|| wrong(ErrorKind::InvalidInput.into()))?;
+        let name = path.file_name().filter(|_| !ends_with_dots(path));
+        let name = name.ok_or_else(|| wrong(names_a_directory(path)))?;
         let directory = path.parent().unwrap_or("/".as_ref());
         self.make_directory(directory, DIRECTORY_MODE).map_err(wrong)?;
         let place = self.make_way(directory).map_err(wrong)?.join(name);
@@ -274,13 +276,20 @@ impl Tree {
     /// A file must not take the place of a directory, whose files would be lost.
     fn check_is_free(&self, place: &Path) -> io::Result<()> {
         match self.is_directory(place) {
-            true => Err(io::Error::other(format!(
-                "the directory {} stands there; end the destination with /",
-                quoted(place)
-            ))),
+            true => Err(names_a_directory(place)),
             false => Ok(()),
         }
     }
+}
+
+fn names_a_directory(path: &Path) -> io::Error {
+    io::Error::other(format!("the directory {} stands there; end the destination with /", quoted(path)))
+}
+
+/// Whether the last name of a path is `.` or `..`: it stands for a directory.
+fn ends_with_dots(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/.") || bytes.ends_with(b"/..")
 }
 
 /// The node for a file that the user names. A pipe, and a file whose size is not that of its contents, are read now.

@@ -119,12 +119,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if limit == CHEAP && zone.is_barren() {
                 continue;
             }
-            while !zone.isolated.try_take() {
-                if self.platform().is_dying() {
-                    return Err(AllocError::OutOfMemory);
-                }
-                self.platform().reschedule_point();
-                self.platform().relax();
+            if !self.may_isolate(zone) {
+                return Err(AllocError::OutOfMemory);
             }
             // Moving does not change the number of free frames; draining the lists does.
             let allowed = || zone.allowance(gfp.urgency, gfp.zone) >= frames;
@@ -142,6 +138,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
         }
         Err(AllocError::OutOfMemory)
+    }
+
+    /// Waits for the right to isolate blocks of the zone. Returns whether it has it, which it has not if the task is
+    /// dying.
+    pub(super) fn may_isolate(&self, zone: &Zone) -> bool {
+        while !zone.isolated.try_take() {
+            if self.platform().is_dying() {
+                return false;
+            }
+            self.platform().reschedule_point();
+            self.platform().relax();
+        }
+        true
     }
 
     fn empty_in(

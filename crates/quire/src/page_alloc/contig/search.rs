@@ -57,7 +57,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The next block of the round that may be emptied; `None` at the end of the round, or when all that are
     /// left in it cost more than `limit`.
     fn next_block(&self, zone: &Zone, limit: u16) -> Option<BlockNumber> {
-        let (mut pass, mut looked_at) = (zone.isolated.walk.load(), 0_u64);
+        let mut pass = zone.isolated.walk.load();
+        let found = self.next_of_round(zone, limit, &mut pass);
+        zone.isolated.walk.store(pass);
+        found
+    }
+
+    /// The same for a round of the caller's, which goes on from `pass`.
+    pub(super) fn next_of_round(&self, zone: &Zone, limit: u16, pass: &mut WalkState) -> Option<BlockNumber> {
+        let mut looked_at = 0_u64;
         let found = loop {
             let from = pass.next;
             let mut blocks = zone.pools.iter().flat_map(|pool| {
@@ -85,12 +93,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
             let least = pass.beyond;
             let most = if least <= limit { limit.min(2 * least) } else { 2 * least };
-            pass = WalkState { least, most, ..WalkState::default() };
+            *pass = WalkState { least, most, ..WalkState::default() };
             if least == 0 || least > limit {
                 break None;
             }
         };
-        zone.isolated.walk.store(pass);
         self.count(Stat::ContigScanned, looked_at);
         found
     }

@@ -7,7 +7,7 @@ use crate::filemap::FileRef;
 use crate::flags::flag_set;
 use crate::hugetlb::{HugeGroup, HugeSize};
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
-use crate::nodes::NodePolicy;
+use crate::nodes::{NodeNames, NodePolicy};
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::userfault::Registration;
@@ -98,6 +98,8 @@ pub struct VmaAttributes {
     pub moved: Moved,
     /// From which nodes its private pages come, if not from those of the task that touches them.
     pub nodes: Option<NodePolicy>,
+    /// How the program named them.
+    pub node_names: NodeNames,
     /// The group that is charged for reserved huge pages.
     pub group: HugeGroup,
     /// The handler that answers its faults.
@@ -151,6 +153,7 @@ impl VmaAttributes {
             folios: FolioOverride::INHERIT,
             moved: Moved::NONE,
             nodes: None,
+            node_names: NodeNames::Plain,
             group: HugeGroup::NONE,
             handler: Registration::NONE,
             backing: Backing::Anonymous,
@@ -181,6 +184,7 @@ impl VmaAttributes {
             && self.advice == next.advice
             && self.folios == next.folios
             && self.nodes == next.nodes
+            && self.node_names == next.node_names
             && self.group == next.group
             && self.handler == next.handler
             && self.backing.continues(&next.backing, pages)

@@ -5,7 +5,7 @@ use crate::addr::VirtAddr;
 use crate::arch::Access;
 use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
-use crate::nodes::NodePolicy;
+use crate::nodes::{NodeNames, NodePolicy};
 use crate::platform::Platform;
 use crate::vm::collapse::call::CollapseCall;
 use crate::vm::collapse::{CollapseSteps, Collapsed};
@@ -117,7 +117,22 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] for an unaligned address, an overflow or an end inside a huge page; [`MmError::Fault`] for
     /// a hole; [`MmError::NoMemory`]. Nothing has changed then.
     pub fn set_nodes(&self, addr: VirtAddr, len: u64, nodes: Option<NodePolicy>) -> Result<(), MmError> {
-        Nodes::of(self.sleepable()).set_nodes(addr, len, nodes)
+        self.set_named_nodes(addr, len, nodes, NodeNames::Plain)
+    }
+
+    /// [`Self::set_nodes`] of nodes that the program named in its own way, which [`VmaInfo`](crate::vm::VmaInfo) tells. Mappings whose nodes
+    /// were named differently stay apart.
+    ///
+    /// # Errors
+    /// As for [`Self::set_nodes`].
+    pub fn set_named_nodes(
+        &self,
+        addr: VirtAddr,
+        len: u64,
+        nodes: Option<NodePolicy>,
+        names: NodeNames,
+    ) -> Result<(), MmError> {
+        Nodes::of(self.sleepable()).set_nodes(addr, len, nodes, names)
     }
 
     /// Locks the pages of `len` bytes from `addr`, extended to whole pages, and brings them in (`on_fault`:

@@ -7,7 +7,7 @@ use crate::addr::{FrameRange, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SHIFT;
-use crate::nodes::NodePolicy;
+use crate::nodes::{NodeNames, NodePolicy};
 use crate::page_alloc::Origin;
 use crate::pgtable::{LeafRun, TableViolation};
 use crate::platform::Platform;
@@ -53,6 +53,8 @@ pub struct VmaInfo {
     pub folios: FolioOverride,
     /// From which nodes its private pages come ([`Mm::set_nodes`](crate::vm::Mm::set_nodes)).
     pub nodes: Option<NodePolicy>,
+    /// How the program named them ([`Mm::set_named_nodes`](crate::vm::Mm::set_named_nodes)).
+    pub node_names: NodeNames,
     /// The faults that a handler is told of.
     pub handler: UserfaultModes,
     /// The kind of the mapped file and its page at the start; `None` for anonymous memory.
@@ -77,6 +79,7 @@ impl From<&Vma> for VmaInfo {
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
             nodes: vma.attributes.nodes,
+            node_names: vma.attributes.node_names,
             handler: vma.attributes.handler.modes(),
             file,
             file_number,

@@ -19,12 +19,12 @@ use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
 
-const BASE: u64 = 0x1_0000_0000;
+pub(super) const BASE: u64 = 0x1_0000_0000;
 const GIB: u64 = 1 << 30;
 
 /// Maps memory of which one in `kept` pages is present, one in each stretch of so many frames, so that
 /// every block is in use. The frames between them are allocated meanwhile, and freed then.
-fn fragment(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, bytes: u64, kept: u64) {
+pub(super) fn fragment(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, bytes: u64, kept: u64) {
     mm.mmap(&anonymous(BASE, bytes)).unwrap();
     // Page tables are allocated first, side by side: they cannot be moved.
     for table in 0..bytes / (2 * MIB) {
@@ -39,14 +39,14 @@ fn fragment(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, bytes: u64,
     between.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
 }
 
-fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
+pub(super) fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
     for page in (0..bytes / PAGE).step_by(kept as usize) {
         assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page), "page {page}");
     }
 }
 
 /// Allocates one frame of movable memory in each stretch of so many blocks, and leaves it unmapped.
-fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
+pub(super) fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
     let (pages, mut all) = (manager.pages(), Vec::new());
     while let Ok(frame) = pages.alloc_raw(Gfp::USER, Order::FRAME) {
         all.push(frame);

@@ -1,5 +1,6 @@
 //! Folios in use move to other frames, and ranges of blocks are emptied by it.
 
+mod compact;
 mod contig;
 mod exhaustion;
 mod failures;

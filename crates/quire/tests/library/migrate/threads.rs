@@ -6,7 +6,7 @@ use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
 use quire::addr::{BlockNumber, FrameRange, VirtAddr};
 use quire::cpu::CpuId;
-use quire::page_alloc::Gfp;
+use quire::page_alloc::{Gfp, NodeSet};
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Remap, Sharing};
 
@@ -35,6 +35,8 @@ fn mover(manager: &Manager<'_>, rng: &mut Rng) {
     if rng.bool() {
         let block = BlockNumber(rng.u32(..64));
         manager.move_out(FrameRange::new(block.first_frame(), 512 * rng.u64(1..=2)));
+    } else if rng.u8(..4) == 0 {
+        manager.compact(NodeSet::ALL);
     } else if let Ok(run) = manager.alloc_contig(Gfp::USER, 24, 8) {
         manager.pages().free_contig(run).expect("it is ours");
     }

@@ -39,12 +39,17 @@ const SWITCHES: [(&str, bool, Switch); 4] = [
 ];
 
 /// One switch that is interrupted after instruction `number`. Returns whether there is such an instruction.
-fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
-    let mut delivered = 0;
-    with_space(recording(), |machine, allocator, context| {
+fn switched(machine: HostedConfig, (name, inside, switch): (&str, bool, Switch), number: u64) -> bool {
+    let (mut delivered, keeps) = (0, machine.keeps_translations);
+    with_space(machine, |machine, allocator, context| {
         let other = Tables::create(allocator, PagingMode::FourLevel).expect("no root");
         populate(machine, allocator, context, range(GIB, 4096), Order::FRAME);
         machine.run_on(CPU1, || {
+            if keeps {
+                context.switch_in(machine);
+                assert!(reads(machine), "to be kept");
+                context.switch_out(machine);
+            }
             match (inside, name.contains("another")) {
                 (true, _) => context.switch_in(machine),
                 (false, true) => other.switch_in(machine),
@@ -84,11 +89,24 @@ fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
 /// A short run takes every second instruction, and of the two directions of a switch other ones.
 #[test]
 fn a_cpu_that_switches_is_flushed_or_reaches_nothing_after_every_instruction() {
-    for (kind, (name, inside, switch)) in (0..).zip(SWITCHES) {
+    for (kind, switch) in (0..).zip(SWITCHES) {
+        let name = switch.0;
         let share = Share::one_of(2, kind);
-        let met = share.numbers().take_while(|&number| switched(name, inside, switch, number)).count();
+        let met = share.numbers().take_while(|&number| switched(recording(), switch, number)).count();
         println!("{name}: {met} instructions");
         assert!(met as u64 * share.step > 20, "{name}: {met} instructions");
+    }
+}
+
+/// P4: nor does one that kept translations of the address space and returns.
+#[test]
+fn a_cpu_that_returns_is_flushed_or_starts_afresh_after_every_instruction() {
+    for (kind, switch) in (0..).zip(SWITCHES.into_iter().filter(|(_, inside, _)| !inside)) {
+        let share = Share::one_of(2, kind);
+        let interrupted = |&number: &u64| switched(recording().keeping_translations(), switch, number);
+        let met = share.numbers().take_while(interrupted).count();
+        println!("{}: {met} instructions", switch.0);
+        assert!(met as u64 * share.step > 30, "{}: {met} instructions", switch.0);
     }
 }
 

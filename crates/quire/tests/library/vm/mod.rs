@@ -13,6 +13,7 @@ mod folio_override;
 mod gigantic;
 mod gigantic_clears;
 mod inaccessible;
+mod kept;
 mod kernel_half;
 mod limits;
 mod linux;

@@ -3,7 +3,7 @@
 use hosted::{Hosted, HostedConfig, MemoryRange};
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
-use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::page_alloc::{NodeNames, NodePolicy, NodeSet};
 use quire::vm::{Access, FolioPolicy};
 
 use crate::vm::world::{Manager, Space, anonymous, run, store, with_manager};
@@ -51,6 +51,35 @@ fn a_mapping_gets_its_private_pages_from_its_nodes() {
             let far = NodePolicy::Preferred(1);
             assert_eq!(mm.set_nodes(VirtAddr(BASE), 17 * PAGE, Some(far)), Err(MmError::Fault));
             assert_eq!(mm.set_nodes(VirtAddr(BASE + 1), PAGE, Some(far)), Err(MmError::Invalid));
+            assert_eq!(mm.mappings(), 1);
+        });
+    });
+}
+
+/// What a program said is told back, in a child too, and keeps neighbours apart.
+#[test]
+fn a_mapping_keeps_how_its_nodes_were_named() {
+    on_two_nodes(|machine, manager| {
+        run(manager, |mm| {
+            let (one, bound) = (NodeSet::one(1), Some(NodePolicy::Bind(NodeSet::one(1))));
+            let named = [NodeNames::Static(NodeSet::of(&[1, 5])), NodeNames::Relative(one), NodeNames::Plain];
+            mm.mmap(&anonymous(BASE, 6 * PAGE)).unwrap();
+            let at = |part: u64| VirtAddr(BASE + part * 2 * PAGE);
+            for (part, names) in (0..).zip(named) {
+                mm.set_named_nodes(at(part), 2 * PAGE, bound, names).unwrap();
+            }
+            assert_eq!(mm.mappings(), 3);
+            (0..6).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            assert!((0..6).all(|page| node_of(mm, page) == 1));
+            let child = mm.fork().unwrap();
+            for (part, names) in (0..).zip(named) {
+                for space in [mm, &child] {
+                    let found = space.next_vma(at(part)).unwrap();
+                    assert_eq!((found.nodes, found.node_names), (bound, names));
+                }
+            }
+            child.exit();
+            mm.set_nodes(VirtAddr(BASE), 6 * PAGE, bound).unwrap();
             assert_eq!(mm.mappings(), 1);
         });
     });

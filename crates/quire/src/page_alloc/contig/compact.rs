@@ -1,0 +1,110 @@
+//! Moves memory together, so that whole blocks become free (Linux: `compact_nodes`).
+//!
+//! The blocks of a zone are shown in one round, those first of which least must move ([`search`](super::search)).
+//! Each is emptied as if it were to be allocated, and then given back to the store. What leaves it goes where
+//! any allocation of the same kind would: into the fullest block of the CPU's shard, and into a whole block
+//! only when that shard has no room. So the first block that is emptied may gain nothing, and the next ones
+//! fill what was split for it.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, FrameRange, Order};
+use crate::limits::SECTION_BLOCKS;
+use crate::nodes::NodeSet;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::contig::search::ANY;
+use crate::page_alloc::store::isolate::Shape;
+use crate::page_alloc::store::isolated::WalkState;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::{Context, FramePlatform};
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Empties blocks of these nodes that are partly in use, as long as others have room for what is in them.
+    /// `move_out` gets the range of a block up to [`CONTIG_ROUNDS`](crate::limits::CONTIG_ROUNDS) times and
+    /// moves what it can, while no frame of it is allocated. Returns how many more whole blocks are free
+    /// afterwards; what other tasks allocate and free meanwhile counts too. The caller holds no lock and is
+    /// not pinned. Ends early when the task is dying, and does nothing in an interrupt.
+    #[cold]
+    pub fn compact(&self, nodes: NodeSet, mut move_out: impl FnMut(FrameRange)) -> u64 {
+        if self.platform().context() != Context::Task {
+            return 0;
+        }
+        let before = self.free_blocks_in_all();
+        self.lists().drain_all();
+        for zone in self.store().zones.iter().filter(|zone| nodes.contains(zone.node)) {
+            self.frames().in_store(|| _ = self.store().merge_spares(zone));
+            if !self.may_isolate(zone) {
+                break;
+            }
+            self.compact_zone(zone, &mut move_out);
+            zone.isolated.give_back();
+        }
+        self.free_blocks_in_all().saturating_sub(before)
+    }
+
+    /// Shows each block once that is partly in use, until others have no room for what is in one, or two in a row
+    /// were emptied without a gain.
+    fn compact_zone(&self, zone: &Zone, move_out: &mut impl FnMut(FrameRange)) {
+        let mut round = WalkState { least: 1, most: 1, ..WalkState::default() };
+        let (mut room, mut in_vain) = (self.room_on(zone.node), 0);
+        while in_vain < 2 && !self.platform().is_dying() {
+            // A folio of a whole block gains nothing by a move.
+            let Some(number) = self.next_of_round(zone, ANY - 1, &mut round) else { return };
+            let block = self.frames().memmap.block(number);
+            // Its own free frames, and as many others as are in use.
+            let Some(used) = self.store().cost_of(block) else { continue };
+            let needed = used + u64::from(block.free.load(Ordering::Relaxed));
+            if room < needed {
+                room = self.room_on(zone.node);
+            }
+            if room < needed {
+                return;
+            }
+            let before = self.free_blocks_in_all();
+            if self.empty_and_give_back(zone, number, move_out) {
+                let gained = self.free_blocks_in_all() > before;
+                room = if gained { room - needed } else { self.room_on(zone.node) };
+                in_vain = if gained { 0 } else { in_vain + 1 };
+            }
+        }
+    }
+
+    /// Empties a block and gives it back to the store; returns whether all of it became free.
+    fn empty_and_give_back(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        move_out: &mut impl FnMut(FrameRange),
+    ) -> bool {
+        let shape = Shape { blocks: 1, align: 1, order: Order::BLOCK };
+        self.frames().in_store(|| self.store().isolate(zone, number, 1));
+        let emptied = self.empty(zone, number, 1, move_out);
+        self.frames().in_store(|| self.store().end_isolation(zone, number, shape, false));
+        emptied
+    }
+
+    /// The free frames of a node in blocks that are partly in use, by movable memory if the store tells it from other.
+    fn room_on(&self, node: u8) -> u64 {
+        let zones = self.store().zones.iter().filter(|zone| zone.node == node);
+        let pools = zones.flat_map(|zone| zone.pools.iter());
+        let regions = pools.map(|pool| pool.lock(self.platform()).region());
+        let blocks = regions.flat_map(|(first, count)| first.0..first.0 + count);
+        let mut looked_at = 0_u64;
+        let free = blocks.map(|number| {
+            looked_at += 1;
+            if looked_at.is_multiple_of(SECTION_BLOCKS as u64) {
+                self.platform().reschedule_point();
+            }
+            let block = self.frames().memmap.block(BlockNumber(number));
+            let is_partly_used =
+                self.store().cost_of(block).is_some_and(|used| 0 < used && used < ANY.into());
+            if is_partly_used { u64::from(block.free.load(Ordering::Relaxed)) } else { 0 }
+        });
+        free.sum()
+    }
+
+    fn free_blocks_in_all(&self) -> u64 {
+        self.store().zones.iter().map(|zone| zone.whole_blocks(self.platform())).sum()
+    }
+}

@@ -41,6 +41,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          read that met the collapse, in all repetitions (0: none did). `guest`: a virtual CPU loads and stores \
          through second-stage tables that have every other page, and faults on the others; its larger copies \
          are part of the time.",
+        "In both, a CPU that waits for the other polls for up to 200 us before it sleeps, as an idle CPU of Linux in a \
+         virtual machine does (`haltpoll`): to wake one takes tens of microseconds.",
         "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, \
          nearly all of it atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the \
          start of the notifier bracket.",

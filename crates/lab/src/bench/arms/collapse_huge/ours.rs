@@ -1,7 +1,7 @@
 //! Quire's huge pages, mapped by small leaves and counted in each way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hosted::raw::IsolatedMemory;
 use hosted::{Hosted, HostedConfig, Nested, during};
@@ -117,9 +117,15 @@ enum Way {
     AsPosted,
 }
 
+/// How long a CPU that waits polls before it sleeps: the default of Linux's idle governor `haltpoll`
+/// (`guest_halt_poll_ns`).
+const HALT_POLL: Duration = Duration::from_micros(200);
+
 impl Quire {
     fn prepare<'a>(&self, case: Collapse, way: Way) -> Result<Box<dyn Prepared + 'a>, Skip> {
-        let config = HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(MACHINE) };
+        let halt_poll = if case.touched_on.is_some() { HALT_POLL } else { Duration::ZERO };
+        let config =
+            HostedConfig { clearing: false, prefault: false, halt_poll, ..HostedConfig::bench(MACHINE) };
         let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
         Ok(Box::new(Ready { case, way, machine, counts: self.counts, stepped: None }))
     }

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::arch::expect_changes;
+use crate::limits::PCP_BATCH;
 use crate::memmap::{Block, FrameMask};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting, add_folio};
@@ -72,8 +73,8 @@ impl<P: FramePlatform> Store<'_, P> {
         self.count_put(sorting);
     }
 
-    /// Counts what the store got. Once for each sort, not for each block: a change of the zone's number of free frames
-    /// waits for all stores before it.
+    /// Counts what several blocks got. A change of the zone's number of free frames waits for all stores
+    /// before it, so it is not made for each block.
     fn count_put(&self, sorting: &mut Sorting<'_>) {
         let put = core::mem::take(&mut sorting.stored);
         if put.locks > 0 {
@@ -104,6 +105,10 @@ impl<P: FramePlatform> Store<'_, P> {
         }
         sorting.stored.frames += i64::from(count);
         sorting.stored.locks += 1;
+        // Other CPUs may miss no more than what a list moves at once.
+        if sorting.stored.frames >= PCP_BATCH as i64 {
+            self.count_put(sorting);
+        }
     }
 }
 

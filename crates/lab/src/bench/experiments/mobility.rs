@@ -64,10 +64,10 @@ fn case(spec: Mobilities) -> Case<Mobilities> {
     Case { name, params, spec }
 }
 
-/// The share of untainted areas where there are several.
+/// The share of untainted areas, where there are several.
 fn untainted(rows: &[Row], of: &Row) -> String {
     let wanted = |row: &&Row| row.metric == UNTAINTED.name && row.case == of.case && row.arm == of.arm;
-    let share = rows.iter().find(wanted).and_then(|row| row.median).filter(|_| of.case == "storm");
+    let share = rows.iter().find(wanted).and_then(|row| row.median);
     share.map(|share| format!("{share:.1}")).unwrap_or_default()
 }
 

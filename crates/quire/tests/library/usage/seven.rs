@@ -28,7 +28,7 @@ use quire::vm::{Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapReq
 use crate::usage::folios::compare_folios;
 use crate::usage::naive::{Counts, compare, count, has, pages};
 use crate::usage::world::{FORKS, MIB, Manager, R, RW, Space, anonymous, with_config};
-use testkit::{order, seed};
+use testkit::{long, order, seed};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;
@@ -38,9 +38,8 @@ const SMALL_BYTES: u64 = 16 * MIB;
 /// Where one page of 1 GiB of a pool is mapped.
 const GIGANTIC: u64 = 4 * GIB;
 const SPACES: usize = 3;
-const STEPS: u64 = 100;
-/// Steps between two comparisons: each walks up to a million leaves.
-const BETWEEN: u64 = 25;
+/// Steps between two comparisons, which take two seconds: each looks at up to a million pages.
+const BETWEEN: u64 = 30;
 
 /// Maps the page of 1 GiB; all but the first address space may map it in parts.
 fn map_gigantic(mm: &Space<'_>, file: &File<'_, Hosted>, whole: bool) {
@@ -144,7 +143,7 @@ fn run(fork: ForkStrategy, seed: u64) {
         spaces[0].madvise(VirtAddr(SMALL), SMALL_BYTES, Advice::PopulateWrite).unwrap();
         // Leaves of a folio that are of one size and lie in one table need no such test.
         let (mut in_parts, mut shared) = (0, 0);
-        for step in 0..STEPS {
+        for step in 0..BETWEEN * if long() { 10 } else { 2 } {
             let number = rng.usize(0..spaces.len());
             match rng.u8(0..10) {
                 0 if spaces.len() < SPACES => {
@@ -167,7 +166,7 @@ fn run(fork: ForkStrategy, seed: u64) {
             }
         }
         println!("shared pages {shared}, folios in part {in_parts}");
-        assert!(shared > 1000 && in_parts > 10, "{shared}, {in_parts}: too little happens");
+        assert!(shared > 1000 && in_parts > 3, "{shared}, {in_parts}: too little happens");
         spaces.drain(..).for_each(|mm| {
             mm.validate().unwrap();
             mm.exit();

@@ -71,17 +71,21 @@ impl Prepared for Ready<'_> {
             let after = whole();
             let spread: std::collections::BTreeSet<_> =
                 pinned.iter().map(|(frame, _)| frame.block()).collect();
-            let areas: std::collections::BTreeSet<_> =
-                pinned.iter().map(|(frame, _)| frame.0 / Order::GIGANTIC.frames()).collect();
-            let all = (self.case.bytes / Order::GIGANTIC.bytes()).max(1) as f64;
-            Ok(Sample::of(span, done.requests as f64, done.requests)
+            let sample = Sample::of(span, done.requests as f64, done.requests)
                 .metric(WHOLE, after as f64)
-                .metric(UNTAINTED, 100.0 * (1.0 - areas.len() as f64 / all))
-                .count("tainted_areas", areas.len() as u64)
                 .count("whole_at_first", before)
                 .count("pinned_frames", done.pinned)
                 .count("pinned_blocks", spread.len() as u64)
-                .count("refused", done.refused))
+                .count("refused", done.refused);
+            if self.case.load != Load::Storm {
+                return Ok(sample);
+            }
+            let areas: std::collections::BTreeSet<_> =
+                pinned.iter().map(|(frame, _)| frame.0 / Order::GIGANTIC.frames()).collect();
+            let all = self.case.bytes as f64 / Order::GIGANTIC.bytes() as f64;
+            Ok(sample
+                .metric(UNTAINTED, 100.0 * (1.0 - areas.len() as f64 / all))
+                .count("tainted_areas", areas.len() as u64))
         })
     }
 }

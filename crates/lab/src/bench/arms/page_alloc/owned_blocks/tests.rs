@@ -36,11 +36,14 @@ fn what_is_drained_is_put_together() {
     let (held, stored) = (shared.cpus[0].lock().lists.frames(), shared.store.lock().frames());
     assert_eq!((held + stored, shared.cpus[1].lock().lists.frames()), (blocks * BLOCK, 0));
     assert!(held <= HIGH, "{held}");
-    // As many folios of a block as there are blocks, from the CPU's lists and the store.
+    let taken = || std::iter::from_fn(|| shared.take(0, TOP));
+    let mut whole: Vec<u32> = taken().collect();
+    // The request that found no block brought the pieces of the CPU's blocks back from the store, beside those that it held.
+    assert_eq!(shared.store.lock().frames(), 0);
     let mut own = shared.cpus[0].lock();
     (0..TOP).for_each(|order| own.lists.merge(&shared.links, order));
     drop(own);
-    let whole: Vec<u32> = std::iter::from_fn(|| shared.take(0, TOP)).collect();
+    whole.extend(taken());
     assert_eq!(whole.len() as u32, blocks);
     whole.iter().for_each(|&frame| shared.give(0, frame, TOP));
     let without =

@@ -11,7 +11,11 @@ pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
         // Single frames need no split.
         return;
     }
-    let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
+    let make_heads = |start: usize, count: usize| {
+        if count > 0 {
+            make_heads(block, start, count, 1);
+        }
+    };
     for (start, count) in freed.runs() {
         if !block.heads.contains(start) {
             let mut at = start;
@@ -20,11 +24,12 @@ pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
             }
             make_heads(at, start - at);
         }
-        let mut end = start + count;
+        // All at once: the search for the head, and the origins, are needed once then.
+        let (first, mut end) = (start + count, start + count);
         while end < BLOCK_FRAMES && is_tail(block, end) && !freed.contains(end) {
-            make_heads(end, 1);
             end += 1;
         }
+        make_heads(first, end - first);
     }
 }
 
@@ -41,7 +46,10 @@ pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usiz
         columns.set_states(start, count, FrameState::UNKNOWN);
         columns.pass_origin(head, start, count, step);
     }
-    (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
+    match step {
+        1 => block.heads.insert_run(start, count),
+        _ => (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1)),
+    }
 }
 
 /// Whether the frame is in a folio in use, not at its start. Metadata and absent frames are held: never.

@@ -40,8 +40,8 @@ impl Arm<Churn> for Quire {
     fn about(&self) -> &'static str {
         self.way.about.unwrap_or(
             "Mm::mmap, one clearing Mm::fault for each page, Mm::munmap on a bare hosted machine, with a CPU \
-             for each thread. Remote flushes interrupt processors by membarrier; no other system call and no \
-             trap.",
+             for each thread. Remote flushes interrupt processors by membarrier, and threads that wait call \
+             sched_yield or futex; no other system call and no trap.",
         )
     }
 

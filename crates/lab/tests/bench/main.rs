@@ -21,6 +21,7 @@ mod allocators;
 mod clears;
 mod compare;
 mod counts;
+mod crossings;
 mod everything;
 mod gigantic;
 mod guests;

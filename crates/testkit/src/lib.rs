@@ -2,6 +2,9 @@
 //! middle of their work, and messages of panics.
 #![forbid(unsafe_code)]
 
+// What it has compiled of Quire is used, and nothing else.
+use oracle as _;
+
 mod accesses;
 mod held_up;
 mod machines;

@@ -111,7 +111,12 @@ impl Crossings {
 
 /// Whether the sentence is said of `experiment`.
 pub fn is_one_sided(experiment: &str) -> bool {
-    ONE_SIDED.iter().any(|(name, _)| *name == experiment)
+    one_sided().any(|name| name == experiment)
+}
+
+/// The experiments of which it is said.
+pub fn one_sided() -> impl Iterator<Item = &'static str> {
+    ONE_SIDED.iter().map(|(name, _)| *name)
 }
 
 #[inline(never)]

@@ -21,6 +21,7 @@ mod allocators;
 mod clears;
 mod compare;
 mod counts;
+mod crossings;
 mod everything;
 mod gigantic;
 mod guests;
@@ -369,7 +370,7 @@ impl LongRun {
                 .spawn()
                 .unwrap(),
         );
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(600);
         loop {
             assert!(Instant::now() < deadline, "the run never changed the settings");
             if settings() != *before {

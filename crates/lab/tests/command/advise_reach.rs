@@ -61,6 +61,24 @@ fn line(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+/// Intervals of which a median is judged: the first sees the whole mapping touched, and on a busy machine so does the next.
+const ENOUGH: u64 = 5;
+
+/// The line of a run of so many seconds, or of a longer one: on a busy machine a round of reading bits takes long, the next
+/// waits for its share of the time, and few intervals fit into a run.
+fn of_enough_intervals(seconds: u32, run: impl Fn(&str) -> Output) -> Value {
+    let mut seen = Vec::new();
+    for times in [1, 2, 4, 8] {
+        let line = line(&run(&(times * seconds).to_string()));
+        let intervals = line.pointer("/reach/process/intervals").and_then(Value::as_u64);
+        if intervals >= Some(ENOUGH) {
+            return line;
+        }
+        seen.push(intervals);
+    }
+    panic!("too few intervals in runs of {seconds} s and longer: {seen:?}");
+}
+
 /// The working set is a part of a mapping, in MiB, and that is told of the mapping.
 fn assert_known(line: &Value, (mapped, part): (f64, f64)) {
     let reach = &line["reach"];
@@ -92,8 +110,10 @@ fn a_known_working_set_is_found_and_described() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(chase) = chase(directory.path()) else { return };
     let fixed = ["advise", "--baseline", "4K", "--khugepaged", "off"];
-    let command = ["--referenced", "--format", "json", "--", &chase, "64", "16", "8"];
-    let line = line(&quire(&[&fixed[..], &command].concat()));
+    let line = of_enough_intervals(8, |seconds| {
+        let command = ["--referenced", "--format", "json", "--", &chase, "64", "16", seconds];
+        quire(&[&fixed[..], &command].concat())
+    });
     assert_known(&line, (64.0, 16.0));
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tlb-misses.md");
     let docs = std::fs::read_to_string(docs).expect("the page is there");
@@ -108,13 +128,24 @@ fn a_known_working_set_is_found_and_described() {
     }
     let page = page(&line);
     assert!(page.contains("TLB reach: </b>A model from referenced bits, interval "), "{page}");
-    // Few pages, and an interval of its own. On a busy machine a round takes long, and the next waits for its share of
-    // the time: it needs some time to come.
-    let command = ["--referenced=50ms", "--", &chase, "4", "1", "3"];
-    let shown = text(&quire(&[&fixed[..], &command].concat()).stdout);
+    // Few pages, and an interval of its own: it needs some time to come on a busy machine.
+    let told_of = |seconds: &str| {
+        let command = ["--referenced=50ms", "--", &chase, "4", "1", seconds];
+        text(&quire(&[&fixed[..], &command].concat()).stdout)
+    };
+    let no_interval = "no interval came to its end";
+    let mut runs = ["3", "12", "48"].into_iter().map(told_of);
+    let shown = runs.find(|shown| !words(shown).contains(no_interval)).expect("an interval ends in 48 s");
     let told = words(&shown);
+    let number_after = |words: &str| -> f64 {
+        let rest = told.split_once(words).unwrap_or_else(|| panic!("no `{words}` in {shown}")).1;
+        rest.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+    };
+    let [interval, cost] = ["bits, interval ", "clearing and reading the bits took "].map(number_after);
+    // It is as long as was asked for, unless the bits then took more of the time than they may.
+    assert!(interval < 1.0 || cost > 1.0, "{shown}");
     for part in [
-        "reach: reach model from referenced bits, interval 0.",
+        "reach: reach model from referenced bits, interval ",
         " entries of 4 KiB, which fit into the ",
         "clearing and reading the bits took ",
         " of the time (the aim is 5.0 % at most)",
@@ -138,20 +169,13 @@ fn what_runs_already_is_sampled_too() {
     let mut told = [0; 7];
     std::io::Read::read_exact(running.stdout.as_mut().expect("a pipe"), &mut told).expect("it tells");
     let pid = running.id().to_string();
-    let output = quire(&[
-        "advise",
-        "--format",
-        "json",
-        "--khugepaged",
-        "off",
-        "--referenced",
-        "--pid",
-        &pid,
-        "--duration",
-        "12s",
-    ]);
+    let line = of_enough_intervals(12, |seconds| {
+        let duration = format!("{seconds}s");
+        let options = ["--referenced", "--pid", &pid, "--duration", &duration];
+        quire(&[&["advise", "--format", "json", "--khugepaged", "off"][..], &options].concat())
+    });
     running.kill().and_then(|()| running.wait()).expect("it ends");
-    assert_known(&line(&output), (64.0, 16.0));
+    assert_known(&line, (64.0, 16.0));
 }
 
 #[test]

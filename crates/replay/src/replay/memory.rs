@@ -12,7 +12,7 @@ use quire::manager::{Meminfo, MemoryManager};
 use quire::memmap::BlockState;
 use serde::Serialize;
 
-use super::pages::PageSet;
+use super::frames::FrameSet;
 use super::parts::{Mapped, PartId, Parts};
 use super::processes::{Key, Processes, Space};
 use super::verb::PAGE;
@@ -145,9 +145,9 @@ impl Untouched {
 struct Seen {
     /// Frames that only mappings own. A folio of a whole block stays in use until its last page is unmapped, so it counts
     /// as a whole.
-    anonymous: PageSet,
+    anonymous: FrameSet,
     /// Those among them that a program has touched and still maps.
-    touched: PageSet,
+    touched: FrameSet,
     /// The part of each private frame, if parts are observed.
     parts: Option<HashMap<u64, Option<PartId>>>,
     /// What is mapped of each part.

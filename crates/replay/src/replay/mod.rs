@@ -13,6 +13,7 @@
 //! zeroes     Linux's huge page of zeroes
 //! background the same beside a collapser of small pages and a splitter of folios
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
+//! frames     sets of frames
 //! gaps       how long threads work between two faults              recycled  frames that were freed a moment ago
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
@@ -31,6 +32,7 @@ mod families;
 mod faults;
 mod files;
 mod fragments;
+mod frames;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gaps;

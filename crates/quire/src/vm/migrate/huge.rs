@@ -27,6 +27,7 @@ use crate::pgtable::{PageTables, Relocation, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
@@ -203,7 +204,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         let shown = index * size.order().frames()..(index + 1) * size.order().frames();
         let moved = if self.files().find_huge_page(self.platform(), file, old) != Some(index) {
             Err(MigrateError::NotMovable)
-        } else if !self.unmap_everywhere(file, &shown) {
+        } else if FileClears::of(self.0).is_in_pieces(old) || !self.unmap_everywhere(file, &shown) {
             Err(MigrateError::Busy)
         } else {
             pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());

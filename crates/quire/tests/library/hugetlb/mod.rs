@@ -15,6 +15,7 @@ mod mappings;
 mod model;
 mod moves;
 mod nodes;
+mod part_moves;
 mod parts;
 mod parts_lockstep;
 mod parts_moments;

@@ -2,7 +2,7 @@
 
 use super::Clearer;
 use crate::addr::{Frame, FrameRange};
-use crate::arch::{ClearKernel, ReadyClear, store_fence};
+use crate::arch::{ClearKernel, ReadyClear};
 use crate::error::Cancelled;
 use crate::limits::{
     CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE,
@@ -93,7 +93,7 @@ impl Clearer {
         // SAFETY: invariant 1, by this function's contract.
         let streamed = unsafe { self.clear_by(platform, frames, kernel) };
         if streamed {
-            store_fence();
+            platform.store_fence();
         }
     }
 
@@ -195,7 +195,25 @@ impl Clearer {
     }
 }
 
-/// Iterates over frames a stretch at a time.
+/// Iterates over frames a stretch at a time, and makes the store fences.
+///
+/// # Where is a fence?
+///
+/// Stores past the caches wait in buffers of their CPU, and neither the locks nor the plain stores by which the memory
+/// is published later wait for them. So a fence on the *same* CPU comes first:
+///
+/// - After the last stretch, since what follows publishes the memory: a leaf, a mark that a block is zero, a free.
+/// - Before each reschedule point, since the task may continue on another CPU, where a fence orders nothing of what
+///   this one did. No contract says that a reschedule point orders such stores, and where no other task is ready
+///   it is a function that returns.
+/// - Before a cancelled clear returns, since its frames go to other tasks.
+///
+/// None is needed where no store passed the caches since the last one: x86 orders the stores of kernels through the
+/// caches by itself (`rep stos` too, as a whole, before later stores), and a fence waits for all of a stretch to
+/// arrive. Nor where vectors end or an interrupt preempts the task between two points: an interrupt drains the
+/// buffers (Intel SDM volume 3, section 13.3.1; AMD64 manual, volume 2, section 7.4.2).
+///
+/// Copies are fenced by their kernels, each stretch by itself.
 pub(super) struct Stretches<'a, P, C> {
     platform: &'a P,
     cancel: C,
@@ -237,7 +255,7 @@ impl<P: FramePlatform, C: FnMut() -> bool> Stretches<'_, P, C> {
     /// Makes a store fence if stores need one.
     pub(super) fn fence(&mut self) {
         if core::mem::take(&mut self.streamed) {
-            store_fence();
+            self.platform.store_fence();
         }
     }
 }

@@ -205,6 +205,11 @@ impl FileTable {
         self.next_of(platform, place, NAMELESS + 1)
     }
 
+    /// A reference to the file without a name that has this number, while it has others.
+    pub(crate) fn find_nameless<P: Platform>(&self, platform: &P, number: u64) -> Option<FileRef> {
+        find_by(&self.buckets.lock(platform)[NAMELESS], |file| file.number() == number)
+    }
+
     fn next_of<P: Platform>(
         &self,
         platform: &P,
@@ -295,12 +300,17 @@ impl FileTable {
 
 /// One more reference to the file of this name in a bucket. Under the table's lock.
 fn find_in(head: &AtomicPtr<FileNode>, kind: FileKind) -> Option<FileRef> {
+    find_by(head, |file| file.kind() == kind)
+}
+
+/// The same for the first file of a bucket that is the `wanted` one.
+fn find_by(head: &AtomicPtr<FileNode>, wanted: impl Fn(&FileNode) -> bool) -> Option<FileRef> {
     let mut at = head.load(Ordering::Relaxed);
     while let Some(node) = NonNull::new(at) {
         // SAFETY: F2: nodes on a bucket's list are live, with a count above zero, while the table is locked.
         // So one more reference may be counted; the borrowed one is not given back.
         let found = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
-        if found.node().kind() == kind {
+        if wanted(found.node()) {
             return Some(found.again());
         }
         at = found.node().next.load(Ordering::Relaxed);

@@ -26,6 +26,11 @@ impl Relocation {
     pub fn new(addr: VirtAddr, leaf: Entry, to: Frame) -> Self {
         Self { addr, leaf, to, taken: false }
     }
+
+    /// Whether the leaf was still there, and has its new frame.
+    pub fn is_taken(&self) -> bool {
+        self.taken
+    }
 }
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {

@@ -17,6 +17,8 @@ use quire::rank::Rank;
 pub(crate) enum Event {
     Clear(FrameRange, ClearKernel),
     Copy(FrameRange, Frame, CopyKernel),
+    /// A store fence of the library, after kernels that make none.
+    Fence,
     Point,
     VectorsBegin,
     VectorsEnd,
@@ -209,6 +211,11 @@ unsafe impl FramePlatform for Watched<'_> {
         self.note(Event::Clear(frames, kernel.kernel()));
         // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.clear(frames, kernel) };
+    }
+
+    fn store_fence(&self) {
+        self.note(Event::Fence);
+        quire::arch::store_fence();
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {

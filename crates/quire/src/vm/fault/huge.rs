@@ -3,7 +3,7 @@
 use super::cow::STORED;
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::Access;
-use crate::arch::{Entry, EntryFlags};
+use crate::arch::{Entry, EntryFlags, Level};
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError};
 use crate::filemap::{FileUse, HugePage};
@@ -17,6 +17,7 @@ use crate::tlb::MmuGather;
 use crate::vm::fault::faults::{Faults, mapped};
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::file::FileFaults;
 use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::hugetlb::file::HugeFiles;
 use crate::vm::hugetlb::parts::{HugePart, HugeParts};
@@ -69,7 +70,14 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             return Err(FaultError::BeyondEnd);
         }
         let private = vma.attributes.is_private();
-        match memory.files().huge_page(memory.platform(), node, place.index) {
+        let there = memory.files().huge_page(memory.platform(), node, place.index);
+        if let Some(HugePage::Present { frame, .. }) = there
+            && !self.is_lost(vma, &place, frame, addr)
+            && let Some(step) = FileFaults::of(self.0).bring(vma, (frame, addr), caller)
+        {
+            return step;
+        }
+        match there {
             Some(HugePage::Present { frame, .. }) if self.is_lost(vma, &place, frame, addr) => {
                 Err(FaultError::Poisoned)
             }
@@ -86,8 +94,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
                     None if private => self.map_zeroes(vma, &place, addr, caller),
                     None => {
                         let extent = |frame| extent_of(place.size, frame, addr, caller);
-                        let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
-                        self.map_part_of_file(vma, &place, frame, addr)
+                        let frame = self.fill_file(vma, &place, (there.is_some(), begins), extent)?;
+                        let piece = FileFaults::of(self.0).bring(vma, (frame, addr), caller);
+                        piece.unwrap_or_else(|| self.map_part_of_file(vma, &place, frame, addr))
                     }
                 }
             }
@@ -313,17 +322,17 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         step
     }
 
-    /// Allocates a page of zeroes for the file.
+    /// Allocates a page of zeroes for the file, or one that is cleared `in_pieces` from now on.
     fn fill_file(
         self,
         vma: &Vma,
         place: &HugePlace<'_>,
-        reserved: bool,
+        (reserved, in_pieces): (bool, bool),
         extent: impl FnOnce(Frame) -> Extent,
     ) -> Result<Frame, FaultError> {
-        let (memory, pages) = (self.memory, self.memory.pages());
+        let (files, pages) = (HugeFiles::of(self.memory), self.memory.pages());
         let request = Reservations::of(self.0).request(&vma.attributes, reserved, place.index);
-        HugeFiles::of(memory).fill_huge(place.file.node(), (place.size, place.index), request, |frame| {
+        files.fill_huge_by(place.file.node(), (place.size, place.index), request, in_pieces, |frame| {
             // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
             // name it yet.
             unsafe { pages.store().clear_huge(&extent(frame), place.size.order()) }
@@ -349,7 +358,12 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let flags = leaf_flags(&vma.attributes, !vma.attributes.is_private());
         let kind = FaultKind::FileMinor;
         if !vma.attributes.flags.contains(VmaFlags::SPLIT) {
-            return self.map_huge(place, frame, flags, kind);
+            let step = self.map_huge(place, frame, flags, kind);
+            // Pieces that were unmapped may have left their table.
+            let table = matches!(step, Ok(Step::Again)) && !vma.attributes.is_private();
+            let in_the_way =
+                table && self.tables().lookup(place.start).level < Level::of_leaf(place.size.leaf());
+            return if in_the_way { Ok(Step::Whole(frame)) } else { step };
         }
         // A walk that ended above all leaf levels, as without any tables, found nothing of the page mapped.
         let size = self.tables().lookup(addr).level.leaf_size().unwrap_or(PageSize::Size1G);

@@ -8,5 +8,6 @@ pub(super) mod flags;
 pub(super) mod huge;
 pub(super) mod stack;
 pub(super) mod step;
+pub(super) mod whole;
 
 pub(super) use huge::HugePlace;

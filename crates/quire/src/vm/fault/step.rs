@@ -81,6 +81,8 @@ pub(in crate::vm) enum Step {
     ClearBlock { page: Frame, caller: Caller },
     /// All pieces of the page of a pool around the address are mapped: make one leaf of them.
     Complete,
+    /// This page of a file is in pieces, or a table is in the way of its leaf: complete it, and map it whole.
+    Whole(Frame),
     /// Some of the folio's memory went bad before it was mapped: take it out of use.
     Marked(FrameRange),
     /// The table is shared with another address space: unshare it.

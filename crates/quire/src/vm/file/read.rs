@@ -9,6 +9,7 @@ use crate::filemap::{FileKind, FileNode, FileUse, HugePage, PageLookup};
 use crate::limits::{FRAME_SIZE, RECLAIM_ROUNDS};
 use crate::platform::Platform;
 use crate::vm::file::handle::File;
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::handle::handle;
 use crate::vm::reclaim::shrink::Reclaim;
 use crate::vm::space::shared::MmShared;
@@ -79,11 +80,20 @@ impl<P: Platform> Reader<'_, '_, P> {
             FileKind::Huge { order, .. } => {
                 let (page, inside) = (index / order.frames(), index % order.frames());
                 let frames = self.pages().frames();
+                // A file that is cut short drops pages that are not cleared yet, too.
+                if file.node().is_cut_off(index) {
+                    return Err(FaultError::BeyondEnd);
+                }
                 match self.files().huge_page(self.platform(), file.node(), page) {
                     Some(HugePage::Present { frame, .. })
                         if frames.has_bad(frame) && frames.is_bad(frame.add(inside)) =>
                     {
                         Err(FaultError::Poisoned)
+                    }
+                    Some(HugePage::Present { frame, .. })
+                        if FileClears::of(self.0).reads_as_zero(frame, inside) =>
+                    {
+                        Ok(None)
                     }
                     Some(HugePage::Present { frame, .. }) => Ok(Some(frame.add(inside))),
                     Some(HugePage::Reserved { .. }) | None => Ok(None),

@@ -2,5 +2,6 @@
 
 pub(super) mod cancel;
 pub(super) mod clear;
+pub(super) mod file;
 pub(super) mod pool;
 pub(super) mod state;

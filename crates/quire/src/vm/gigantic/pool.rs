@@ -29,9 +29,10 @@ use crate::tlb::MmuGather;
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::gigantic::clear::{GiganticClearing, place_of};
-use crate::vm::gigantic::state::{Folio, Folios, Piece, Pieces, Source};
+use crate::vm::gigantic::file::{FileClears, FileFaults};
+use crate::vm::gigantic::state::{Folio, Folios, NO_OWNER, Piece, Pieces, Source};
 use crate::vm::handle::handle;
-use crate::vm::mapping::vma::Vma;
+use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::rmap::reverse::FoundSpace;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::body::MmBody;
@@ -45,6 +46,14 @@ const BYTES: u64 = PageSize::Size1G.bytes();
 handle! {
     /// The pages of pools that are cleared piece by piece, in all address spaces.
     PoolClears of MmShared
+}
+
+/// What there is to do for a page.
+enum Work {
+    /// To clear this piece, or to map it if it is zero.
+    Piece(Piece, BlockClear),
+    /// To end this page of a file, all of whose pieces are zero or ready.
+    End(Source, Frame),
 }
 
 /// What a CPU did for pages that it chose.
@@ -67,18 +76,21 @@ impl<P: Platform> PoolClears<'_, '_, P> {
 
     /// Clears and maps a piece of one of the chosen pages: the next ahead. The caller holds no lock.
     fn advance(self, chosen: impl Fn(&Folio) -> bool, stop: impl Fn() -> bool) -> Result<Advance, Cancelled> {
-        let mut state = Advance::Nothing;
-        let found =
-            self.gigantic_clears().lock(self.platform()).iter().enumerate().find_map(|(slot, folio)| {
-                let folio = folio.as_ref().filter(|folio| folio.is_of_pool() && chosen(folio))?;
-                let mut pieces = folio.missing_ahead();
-                pieces.find_map(|index| {
-                    let block = self.pages().frames().claim_block_clear(folio.frame, index as u32);
-                    state = Advance::Busy;
-                    (block != BlockClear::Busy).then(|| (folio.piece(slot, index), block))
-                })
-            });
-        let Some((piece, block)) = found else { return Ok(state) };
+        let mut busy = false;
+        let folios = self.gigantic_clears().lock(self.platform());
+        let work = folios.iter().enumerate().find_map(|(slot, folio)| {
+            let folio = folio.as_ref().filter(|folio| folio.is_of_pool() && chosen(folio))?;
+            self.next_work(slot, folio, &mut busy)
+        });
+        drop(folios);
+        let (piece, block) = match work {
+            Some(Work::Piece(piece, block)) => (piece, block),
+            Some(Work::End(source, page)) => {
+                let ended = FileClears::of(self.0).try_end(source, page);
+                return Ok(if ended { Advance::Done } else { Advance::Busy });
+            }
+            None => return Ok(if busy { Advance::Busy } else { Advance::Nothing }),
+        };
         if block == BlockClear::Claimed {
             let extent = Extent::new(FrameRange::folio(piece.folio, Order::GIGANTIC), TouchHint::Unknown);
             let store = self.pages().store();
@@ -86,7 +98,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
             if stop() {
                 return Err(Cancelled);
             }
-            if !cleared {
+            if !cleared || piece.owner == NO_OWNER {
                 return Ok(Advance::Done);
             }
         }
@@ -104,6 +116,21 @@ impl<P: Platform> PoolClears<'_, '_, P> {
             drop(space);
         }
         Ok(if mapped.is_ok() { Advance::Done } else { Advance::Nothing })
+    }
+
+    /// The next piece of a page to be cleared or mapped. `busy` is set if other CPUs clear pieces of it.
+    fn next_work(self, slot: usize, folio: &Folio, busy: &mut bool) -> Option<Work> {
+        let (frames, mut clears) = (self.pages().frames(), false);
+        for index in folio.missing_ahead() {
+            match frames.claim_block_clear(folio.frame, index as u32) {
+                BlockClear::Busy => clears = true,
+                // A file's piece is mapped by faults alone.
+                BlockClear::Zero if folio.is_of_file() => {}
+                block => return Some(Work::Piece(folio.piece(slot, index), block)),
+            }
+        }
+        *busy |= clears;
+        (folio.is_of_file() && !clears).then_some(Work::End(folio.source, folio.frame))
     }
 
     /// Claims a piece that is zero, to map it, unless it is mapped or its page is gone. The address space's
@@ -169,7 +196,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let one = body.tables(self.pages()).collapse_gigantic(folio.base);
         debug_assert_eq!(one, Ok(true), "512 leaves with the same rights");
         self.pages().frames().lend_huge(folio.frame);
-        self.end_entry(slot);
+        self.gigantic_clears().end_entry(self.platform(), slot);
     }
 
     /// Cancels the pages in a range whose memory the address space gives up. Its lock is held for writing.
@@ -190,7 +217,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         }
     }
 
-    /// Cancels the private pages of a file in each address space that maps these of its pages. No fault can
+    /// Cancels these pages of a file, the private ones in each address space that maps them too. No fault can
     /// bring new ones. The caller holds no lock.
     pub(in crate::vm) fn cancel_of_file(self, file: &FileNode, pages: &Range<u64>) {
         let mut after = 0;
@@ -202,6 +229,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
             let found = FoundSpace::new(self.0, &body, &space, file);
             found.each_part(pages, |_, range| self.cancel_in(&body, range));
         }
+        self.gigantic_clears().cancel_of_file(self.pages(), file, pages);
     }
 
     fn cancel_one(self, body: &MmBody, slot: usize, folio: &Folio) {
@@ -215,14 +243,9 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let done = body.tables(pages).unmap(&Zap::tables(whole, whole), &mut gather);
         debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
         body.add_rss(pages, gather.finish(), Counted::Huge);
-        self.end_entry(slot);
+        self.gigantic_clears().end_entry(self.platform(), slot);
         // SAFETY: invariant 1: the entry owned the page, and no leaf maps it.
         unsafe { self.huge().give_from(pages, HugeSize::Size1G, folio.frame, folio.used_reservation()) };
-    }
-
-    fn end_entry(self, slot: usize) {
-        self.gigantic_clears().lock(self.platform())[slot] = None;
-        self.gigantic_clears().count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Completes the page around a frame, if it is mapped in pieces. The caller holds no lock.
@@ -232,7 +255,9 @@ impl<P: Platform> PoolClears<'_, '_, P> {
             && let Some(folio) = self.first(|folio| folio.is_of_pool() && around(folio))
         {
             self.advance_all(around);
-            if let Some(body) = GiganticClearing::of(self.0).find_body(folio.family, folio.owner) {
+            if !folio.is_of_file()
+                && let Some(body) = GiganticClearing::of(self.0).find_body(folio.family, folio.owner)
+            {
                 let space = body.space.write(self.platform());
                 self.end_complete(&body, VirtRange::from_len(folio.base, BYTES));
                 drop(space);
@@ -267,8 +292,8 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
     pub(in crate::vm) fn may_begin(self, vma: &Vma, size: HugeSize) -> bool {
         let memory = self.memory;
         size == HugeSize::Size1G
-            && vma.attributes.is_private()
             && !vma.attributes.handler.is_some()
+            && !vma.attributes.flags.contains(VmaFlags::SPLIT)
             && memory.policy().on_demand
             && memory.pages().store().remembers_zeroes()
             && memory.gigantic_clears().has_room()
@@ -346,11 +371,21 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         let (clears, owner) = (PoolClears::of(self.memory), self.mapper.number());
         loop {
             let space = self.0.lock();
-            if !self.memory.gigantic_clears().any() || clears.end_complete(self.body(), range) {
+            if !self.memory.gigantic_clears().any() {
                 return space;
             }
-            drop(space);
-            clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+            let complete = clears.end_complete(self.body(), range);
+            match FileFaults::of(self.0).page_in(&space, range) {
+                None if complete => return space,
+                None => {
+                    drop(space);
+                    clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+                }
+                Some(page) => {
+                    drop(space);
+                    clears.complete_around(page);
+                }
+            }
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Which folios of 1 GiB are being cleared, and how far each is.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::error::InitError;
+use crate::filemap::FileNode;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, GIGANTIC_CLEARS, TABLE_ENTRIES};
 use crate::memmap::BootTable;
-use crate::page_alloc::{self, TableFrames};
+use crate::page_alloc::{self, PageAllocator, TableFrames};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
@@ -21,9 +23,13 @@ pub(in crate::vm) struct GiganticClears {
 
 pub(super) type Folios = BootTable<Option<Folio>>;
 
+/// The owner of a page of a file: no address space.
+pub(super) const NO_OWNER: u64 = 0;
+
 #[derive(Clone, Copy)]
 pub(super) struct Folio {
-    /// The number and the family of the address space that it is for, and its address there.
+    /// The number and the family of the address space that it is for, and its address there. Of a page of a
+    /// file there is [`NO_OWNER`].
     pub(super) owner: u64,
     pub(super) family: u64,
     pub(super) base: VirtAddr,
@@ -46,6 +52,14 @@ pub(super) enum Source {
     Pool {
         /// It has used up a reservation of its mapping.
         reserved: bool,
+    },
+    /// It is a page of a file of huge pages, which any number of address spaces may map. See
+    /// [`crate::vm::gigantic::file`].
+    File {
+        /// The file's number.
+        number: u64,
+        /// The page's number in it.
+        index: u64,
     },
 }
 
@@ -126,6 +140,15 @@ impl Pieces {
 impl Folio {
     pub(super) fn is_of_pool(&self) -> bool {
         self.source != Source::Allocated
+    }
+
+    pub(super) fn is_of_file(&self) -> bool {
+        matches!(self.source, Source::File { .. })
+    }
+
+    fn is_page_of(&self, file: &FileNode, pages: &Range<u64>) -> bool {
+        matches!(self.source, Source::File { number, index }
+            if number == file.number() && pages.contains(&(index * Order::GIGANTIC.frames())))
     }
 
     /// Whether it is a page of a pool that this address space maps in the range.
@@ -215,6 +238,33 @@ impl GiganticClears {
 
     pub(super) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, Folios, P> {
         self.folios.lock(platform)
+    }
+
+    /// Cancels these pages (of 4 KiB) of a file that is closed, cut off there, or has no other reference, where they
+    /// are cleared piece by piece. The leaves of pieces stay.
+    pub(in crate::vm) fn cancel_of_file<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileNode,
+        gone: &Range<u64>,
+    ) {
+        for slot in (0..GIGANTIC_CLEARS).filter(|_| self.any()) {
+            let mut folios = self.lock(pages.platform());
+            let Some(folio) = folios[slot].as_mut().filter(|folio| folio.is_page_of(file, gone)) else {
+                continue;
+            };
+            // No CPU claims a piece from here on.
+            folio.cancelled = Pieces::ALL;
+            let page = folio.frame;
+            drop(folios);
+            pages.frames().wait_for_huge_clears(page, Order::GIGANTIC);
+            self.end_entry(pages.platform(), slot);
+        }
+    }
+
+    pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize) {
+        self.lock(platform)[slot] = None;
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes a folio out of its slot if all its pieces are done.

@@ -12,6 +12,7 @@ use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
 use crate::vm::file::handle::File;
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
@@ -247,8 +248,31 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         request: HugeRequest,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
+        self.fill_huge_by(file, (size, index), request, false, fill)
+    }
+
+    /// The same. A page that is not zero is cleared `in_pieces` from now on, if so many of these can begin.
+    pub(in crate::vm) fn fill_huge_by(
+        self,
+        file: &FileNode,
+        (size, index): (HugeSize, u64),
+        request: HugeRequest,
+        in_pieces: bool,
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<Frame, FaultError> {
         let taken = self.huge().take_for(self.pages(), size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
+        let zero = self.pages().frames().is_huge_zero(frame, size.order());
+        if in_pieces && !zero && FileClears::of(self.0).begin(file, index, frame) {
+            let put = self.files().put_huge_page(self.pages(), file, index, frame);
+            return put.map(|()| frame).map_err(|error| {
+                let place = index * size.order().frames()..(index + 1) * size.order().frames();
+                self.gigantic_clears().cancel_of_file(self.pages(), file, &place);
+                // SAFETY: invariant 1: the page was taken above, and the file does not have it.
+                unsafe { self.huge().give_from(self.pages(), size, frame, request.reserved) };
+                error.into()
+            });
+        }
         let entered = fill(frame).map_err(FaultError::from).and_then(|()| {
             let zeroed = self.pages().frames().is_huge_zero(frame, size.order());
             self.pages().frames().forget_huge_zeroes(frame, size.order());

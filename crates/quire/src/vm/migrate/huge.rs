@@ -10,28 +10,41 @@
 //! while the first leaf is busy, and later leaves map the same copy. A fault that would have given the right
 //! tries again.
 //!
-//! *Pages of files.* The file is closed, so no task maps or uses a page of it. All leaves of the page are unmapped, it
-//! is copied, and the new page takes its place in the file. Faults map the new page. A page does not move
-//! while it is mapped by a mapping that is registered with a handler of faults, or by one that may map parts:
-//! only the page table says which parts exist, and a handler that is registered later counts on it.
+//! *Pages of files.* The file is closed, so no task uses a page of it, maps one, or gains the right to store to one
+//! ([`AddressSpace::protect_leaves`](crate::vm::space::address_space::AddressSpace) looks, too). Each address space is
+//! visited twice under its lock:
+//!
+//! 1. Every leaf of the page loses the right to store, and all CPUs are flushed. From here on the contents stay, so
+//!    the page is copied, and the new page takes its place in the file. Programs still read the old one.
+//! 2. Every leaf gets the frames of the new page that stand where its own do, and keeps its size and marks. The first
+//!    store faults, and gets the right back once the file is open.
+//!
+//! So a leaf is there at any time, whole page or part: only the page table says which parts of a page exist
+//! (`MADV_SPLIT`), and a handler of faults is told of no fault that it would not have seen. Between the visits the
+//! leaves may be unmapped, moved, split, collapsed or copied by `fork`; the second visit takes what it finds.
+//!
+//! The second visit cannot fail: leaves of 4 KiB need memory for their counts, which is *pinned* before the first by a
+//! count for each frame of the new page. `MADV_SPLIT` waits until the file is open, so no page gets its first parts
+//! meanwhile.
 
 use core::ops::Range;
 
-use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
-use crate::error::MigrateError;
+use crate::error::{AllocError, MigrateError};
 use crate::filemap::FileNode;
 use crate::hugetlb::HugeSize;
-use crate::page_alloc::{NodePolicy, Origin};
+use crate::limits::{BLOCK_FRAMES, MOVE_LEAVES};
+use crate::page_alloc::{CountError, NodePolicy, Origin};
 use crate::pgtable::{PageTables, Relocation, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::tlb::MmuGather;
+use crate::tlb::{FlushBatch, MmuGather};
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
-use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::migrate::relocate::STRETCH;
-use crate::vm::rmap::reverse::{FoundSpace, ReverseMap, place_in};
+use crate::vm::rmap::reverse::{FoundSpace, place_in};
 use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
@@ -49,7 +62,7 @@ pub(in crate::vm) struct HugeMove {
 
 handle! { HugeMigration of MmShared }
 
-impl<P: Platform> HugeMigration<'_, '_, P> {
+impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
     /// The page of a pool around a frame.
     pub(in crate::vm) fn page_at(self, frame: Frame) -> Option<(Frame, HugeSize)> {
         let head = |size: HugeSize| (Frame(frame.0 & !(size.order().frames() - 1)), size);
@@ -60,7 +73,7 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
     /// Moves a page of a pool out of its frames, or replaces it if it is free. The caller holds no lock.
     ///
     /// # Errors
-    /// [`MigrateError`]; the page is as before then, but leaves of a file's page may be missing until the next access.
+    /// [`MigrateError`]; the page is as before then.
     pub(in crate::vm) fn move_page(
         self,
         (head, size): (Frame, HugeSize),
@@ -203,14 +216,18 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         let shown = index * size.order().frames()..(index + 1) * size.order().frames();
         let moved = if self.files().find_huge_page(self.platform(), file, old) != Some(index) {
             Err(MigrateError::NotMovable)
-        } else if !self.unmap_everywhere(file, &shown) {
+        } else if FileClears::of(self.0).is_in_pieces(old) {
             Err(MigrateError::Busy)
         } else {
-            pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
-            self.copy_page(old, new.frame, size);
-            pages.frames().copy_huge_note(old, new.frame);
-            self.files().exchange_huge_page(self.platform(), file, index, new.frame);
-            Ok(())
+            self.pin_counts(file, new.frame, size).map(|pinned| {
+                self.forbid_stores(file, &shown);
+                self.copy_page(old, new.frame, size);
+                pages.frames().copy_huge_note(old, new.frame);
+                self.files().exchange_huge_page(self.platform(), file, index, new.frame);
+                self.each_mapper(file, &shown, |found| self.relocate_in(found, &shown, (old, new.frame)));
+                self.unpin_counts(pinned);
+                pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
+            })
         };
         drop((closed, right));
         // SAFETY: invariant 1: the file has one of the pages, which no leaf maps yet, and the move has the other.
@@ -226,35 +243,118 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
         moved
     }
 
-    /// Unmaps these pages of a closed file, and leaves private ones. Returns `false` if a mapping must keep
-    /// its leaves. Those that are gone then come back by faults.
-    fn unmap_everywhere(self, file: &FileNode, shown: &Range<u64>) -> bool {
-        let mut all = true;
-        ReverseMap::of(self.0).each_mapper(file, shown, |found| {
-            // Under the lock under which they are unmapped: no handler is registered in between.
-            found.each_part(shown, |vma, range| all &= !keeps_leaves(found, vma, range));
-            if all {
-                self.unmap_in(found, shown);
-            }
-        });
-        all
+    /// Visits every address space that maps one of these pages of a closed file, under its lock for writing.
+    fn each_mapper(self, file: &FileNode, shown: &Range<u64>, mut visit: impl FnMut(&FoundSpace<'_, 'p, P>)) {
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), file, after, shown) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            visit(&FoundSpace::new(self.0, &body, &space, file));
+        }
     }
 
-    fn unmap_in(self, found: &FoundSpace<'_, '_, P>, shown: &Range<u64>) {
-        let mut gather = MmuGather::new(self.pages(), &found.body.context);
+    /// Takes the right to store from all leaves of these pages of a closed file. Private mappings show them without
+    /// it.
+    fn forbid_stores(self, file: &FileNode, shown: &Range<u64>) {
+        self.each_mapper(file, shown, |found| {
+            let mut owed = FlushBatch::new();
+            found.each_part(shown, |vma, range| {
+                if !vma.attributes.is_private() {
+                    let done = found.tables().forbid_stores(range, &mut owed);
+                    debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
+                }
+            });
+            owed.flush(self.pages(), &found.body.context);
+        });
+    }
+
+    /// Gives each leaf of the page the same part of the new page. Leaves private pages, and what a child has copied from
+    /// a parent that was visited before.
+    fn relocate_in(self, found: &FoundSpace<'_, 'p, P>, shown: &Range<u64>, (old, new): (Frame, Frame)) {
         found.each_part(shown, |_, range| {
             found.tables().runs(range, |run| {
-                if run.first.has(EntryFlags::ANON) || run.first.has(EntryFlags::SPECIAL) {
+                let of_page = FrameRange::new(old, range.pages()).contains(run.first.frame());
+                if !of_page || run.first.has(EntryFlags::ANON) || run.first.has(EntryFlags::SPECIAL) {
                     return;
                 }
-                let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
-                let done = found.tables().unmap(&Zap::leaves(leaves.intersect(range)), &mut gather);
-                debug_assert_eq!(done, Ok(()), "huge pages are mapped whole, or in parts of their own");
-                // The walk waits for entries that other tasks replace.
-                gather.finish_busy();
+                for first in (0..run.count).step_by(MOVE_LEAVES) {
+                    let leaf = |at: u64| {
+                        let frame = run.first.frame().add((first + at) * run.size.frames());
+                        let entry = Entry::leaf(frame, run.size, run.first.flags());
+                        let addr = run.addr.add((first + at) * run.size.bytes());
+                        Relocation::new(addr, entry, new.add(frame.0 - old.0))
+                    };
+                    let count = (run.count - first).min(MOVE_LEAVES as u64);
+                    let mut leaves: [_; MOVE_LEAVES] =
+                        core::array::from_fn(|at| ((at as u64) < count).then(|| leaf(at as u64)));
+                    self.relocate_leaves(found, &mut leaves, run.size);
+                    self.platform().reschedule_point();
+                }
             });
         });
-        found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
+    }
+
+    fn relocate_leaves(
+        self,
+        found: &FoundSpace<'_, 'p, P>,
+        leaves: &mut [Option<Relocation>],
+        size: PageSize,
+    ) {
+        let mut gather = MmuGather::new(self.pages(), &found.body.context);
+        // SAFETY: invariant 1: the file has the new page, and is closed.
+        let done = unsafe { found.tables().relocate(leaves, size, &mut gather, |_| {}) };
+        // Resident memory is unchanged, so the result is dropped.
+        gather.finish();
+        if done.is_ok() {
+            return;
+        }
+        // Counts of so many leaves of 4 KiB need more than was pinned (255 for each frame), and there is no memory.
+        for leaf in leaves.iter().flatten().filter(|leaf| !leaf.is_taken()) {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            let gone =
+                found.tables().unmap(&Zap::leaves(VirtRange::from_len(leaf.addr, size.bytes())), &mut gather);
+            debug_assert_eq!(gone, Ok(()), "the ends of a leaf");
+            found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
+        }
+    }
+
+    /// Pins memory to count leaves of 4 KiB of each frame of a page, if the file's pages may be mapped in parts:
+    /// counts each frame once, and most twice, so that the counts of a block have room for many.
+    fn pin_counts(
+        self,
+        file: &FileNode,
+        page: Frame,
+        size: HugeSize,
+    ) -> Result<impl Iterator<Item = FrameRange> + use<P>, MigrateError> {
+        let frames = if file.allows_parts() { size.order().frames() } else { 0 };
+        let pins = move |frames| {
+            (0..frames).step_by(BLOCK_FRAMES).flat_map(move |block| {
+                [0, 1].map(|from| FrameRange::new(page.add(block + from), BLOCK_FRAMES as u64 - 1))
+            })
+        };
+        for (done, pin) in pins(frames).enumerate() {
+            if self.count_pin(pin).is_err() {
+                self.unpin_counts(pins(frames).take(done));
+                return Err(MigrateError::OutOfMemory);
+            }
+        }
+        Ok(pins(frames))
+    }
+
+    fn count_pin(self, pin: FrameRange) -> Result<(), AllocError> {
+        loop {
+            match self.pages().counts().counter().map(pin) {
+                Ok(()) => return Ok(()),
+                Err(CountError::Prepare { at, .. }) => self.pages().counts().prepare_counts(at)?,
+            }
+        }
+    }
+
+    fn unpin_counts(self, pinned: impl Iterator<Item = FrameRange>) {
+        for pin in pinned {
+            // SAFETY: invariants 1 and 5: `pin_counts` counted these frames of a page that the move or the file has.
+            unsafe { self.pages().counts().counter().unmap(pin) };
+        }
     }
 
     /// Copies a page whose contents no task can change, with reschedule points.
@@ -268,13 +368,4 @@ impl<P: Platform> HugeMigration<'_, '_, P> {
             self.platform().reschedule_point();
         }
     }
-}
-
-/// Whether what a mapping maps in the range must stay mapped: a handler of faults counts on it, now or later.
-fn keeps_leaves<P: Platform>(found: &FoundSpace<'_, '_, P>, vma: &Vma, range: VirtRange) -> bool {
-    let mut any = vma.attributes.handler.is_some();
-    if vma.attributes.flags.contains(VmaFlags::SPLIT) {
-        found.tables().runs(range, |_| any = true);
-    }
-    any
 }

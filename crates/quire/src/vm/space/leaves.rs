@@ -6,6 +6,7 @@ use crate::error::MmError;
 use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, MmuGather};
+use crate::vm::mapping::vma::Backing;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::{Counted, counted};
 use crate::vm::space::state::Space;
@@ -17,6 +18,12 @@ impl<P: Platform> AddressSpace<'_, P> {
         for vma in space.tree.overlapping(range) {
             let grant = match (&vma.attributes.backing, vma.attributes.is_private()) {
                 (_, true) => GrantWrite::Exclusive,
+                // While one of its pages moves, no leaf of a file may gain the right to store.
+                (Backing::File { file, .. }, _)
+                    if file.node().huge_order().is_some() && file.node().enter().is_none() =>
+                {
+                    GrantWrite::Never
+                }
                 (_, false) if counted(vma) != Counted::File => GrantWrite::Always,
                 // The first store to a page of a file must fault, so that the page is marked dirty.
                 _ => GrantWrite::Never,

@@ -111,6 +111,7 @@ impl<P: Platform> MmShared<'_, P> {
     fn close_huge(&self, file: FileRef) {
         let Err(file) = self.files().withdraw(self.platform(), file) else { return };
         let (size, fs) = huge_kind(file.node());
+        self.gigantic_clears().cancel_of_file(self.pages(), file.node(), &(0..u64::MAX));
         self.huge().drop_pages(self.pages(), self.files(), (file.node(), fs), (size, 0..u64::MAX));
         let closed = self.files().close(self.pages(), file);
         debug_assert_eq!(closed, Ok(()), "there is nothing to write");

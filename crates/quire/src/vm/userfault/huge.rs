@@ -17,6 +17,7 @@ use crate::platform::{Platform, TouchHint};
 use crate::vm::fault::HugePlace;
 use crate::vm::fault::faults::Faults;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::hugetlb::file::HugeFiles;
 use crate::vm::hugetlb::parts::{HugePart, HugeParts};
 use crate::vm::hugetlb::reservations::Reservations;
@@ -95,7 +96,10 @@ impl<P: Platform> Answers<'_, '_, P> {
             return Err(UserfaultError::Exists.into());
         }
         let page = match (FileNotices::of(self.memory).page_behind(vma, at), self.huge_page_at(&place)) {
-            (Page::There, Some(HugePage::Present { frame, .. })) => frame,
+            (Page::There, Some(HugePage::Present { frame, .. })) => {
+                self.check_complete(frame)?;
+                frame
+            }
             (Page::None, Some(HugePage::Present { .. })) => return Err(UserfaultError::Poisoned.into()),
             (Page::None, _) => return Err(UserfaultError::BeyondEnd.into()),
             _ => return Err(UserfaultError::NotThere.into()),
@@ -113,11 +117,18 @@ impl<P: Platform> Answers<'_, '_, P> {
             _ if !found.entry.is_empty() => Err(UserfaultError::Exists.into()),
             _ if found.shared => Err(Stop::Shared),
             (Page::Absent, _) => Ok(None),
-            (Page::There, Some(HugePage::Present { frame, .. })) if splits => Ok(Some(frame)),
+            (Page::There, Some(HugePage::Present { frame, .. })) if splits => {
+                self.check_complete(frame).map(|()| Some(frame))
+            }
             (Page::There, _) => Err(UserfaultError::Exists.into()),
             (Page::None, Some(HugePage::Present { .. })) => Err(UserfaultError::Poisoned.into()),
             (Page::None, _) => Err(UserfaultError::BeyondEnd.into()),
         }
+    }
+
+    /// Stops where a file's page is still cleared piece by piece.
+    fn check_complete(self, page: Frame) -> Result<(), Stop> {
+        FileClears::of(self.memory).completes(page).map_or(Ok(()), |step| Err(Stop::Step(step)))
     }
 
     /// Takes a page from the pool, fills it and maps it whole: as the file's page, or as a private one.

@@ -71,9 +71,17 @@ impl<P: Platform> Madvise<'_, '_, P> {
         self.advise_where(range, |vma| vma.is_anonymous() && vma.is_private(), wipe)
     }
 
-    /// `MADV_SPLIT`, for all mappings in the range or for none.
+    /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files closed: a page
+    /// that moves must not get parts meanwhile.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
-        let space = self.lock();
+        let space = loop {
+            let space = self.lock();
+            if space.tree.overlapping(range).all(is_open) {
+                break space;
+            }
+            drop(space);
+            self.memory.platform().relax();
+        };
         covers(&space, range)?;
         check_ends(&space, range)?;
         let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
@@ -87,5 +95,13 @@ impl<P: Platform> Madvise<'_, '_, P> {
         }
         let allow = |vma: &mut VmaAttributes| vma.flags = vma.flags.union(VmaFlags::SPLIT);
         AttributeChange::of(self.0).change_and_unlock(space, range, allow)
+    }
+}
+
+/// Whether no task has the mapping's file closed.
+fn is_open(vma: &Vma) -> bool {
+    match &vma.attributes.backing {
+        Backing::File { file, .. } => file.node().enter().is_some(),
+        Backing::Anonymous => true,
     }
 }

@@ -3,6 +3,7 @@
 #[cfg(not(miri))]
 mod emulated;
 mod faults;
+mod fences;
 #[cfg(not(miri))]
 mod gigantic_clear;
 mod kernels;

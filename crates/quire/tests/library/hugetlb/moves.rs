@@ -131,33 +131,6 @@ fn a_page_of_a_file_moves_under_all_its_mappings() {
     });
 }
 
-/// Which parts of a page exist is known by what is mapped alone, so the page stays until nothing of it is
-/// mapped.
-#[test]
-fn a_page_that_is_mapped_in_parts_stays() {
-    with_huge(3, |machine, manager| {
-        let file = manager.huge_file(Size2M, HUGE).unwrap();
-        run(manager, |mm| {
-            mm.mmap(&of_file(&file, Shared, BASE, (0, 1))).unwrap();
-            fill(machine, mm, BASE, 40);
-            let old = frame_at(mm, BASE);
-            mm.madvise(VirtAddr(BASE), HUGE, Advice::Split).unwrap();
-            assert_eq!(manager.migrate(old), Err(MigrateError::Busy));
-            mm.madvise(VirtAddr(BASE + 4096), 4096, Advice::DontNeed).unwrap();
-            let before = info(manager, Size2M);
-            assert_eq!(manager.migrate(old), Err(MigrateError::Busy));
-            assert_eq!((frame_at(mm, BASE), info(manager, Size2M)), (old, before));
-            assert!(machine.probe(mm.root(), VirtAddr(BASE + 4096)).is_none());
-            assert!(is_filled(machine, mm, BASE, 40));
-            mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
-            assert_eq!(manager.migrate(old), Ok(512));
-            assert!(is_filled(machine, mm, BASE, 40));
-            assert_ne!(Frame(frame_at(mm, BASE).0 / 512 * 512), old);
-        });
-        drop(file);
-    });
-}
-
 /// A handler that is registered after an attempt to move a page is told of none of its parts.
 #[test]
 fn a_handler_finds_the_parts_that_were_mapped_before_a_move() {
@@ -171,28 +144,6 @@ fn a_handler_finds_the_parts_that_were_mapped_before_a_move() {
             let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
             mm.userfault_register(&handler, VirtAddr(BASE), HUGE, UserfaultModes::MISSING).unwrap();
             handler.close();
-            assert!(is_filled(machine, mm, BASE, 40));
-        });
-        drop(file);
-    });
-}
-
-#[test]
-fn a_page_whose_faults_are_handled_stays() {
-    with_huge(3, |machine, manager| {
-        let file = manager.huge_file(Size2M, HUGE).unwrap();
-        run(manager, |mm| {
-            mm.mmap(&of_file(&file, Shared, BASE, (0, 1))).unwrap();
-            fill(machine, mm, BASE, 40);
-            let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
-            mm.userfault_register(&handler, VirtAddr(BASE), HUGE, UserfaultModes::MINOR).unwrap();
-            let old = frame_at(mm, BASE);
-            let before = info(manager, Size2M);
-            assert_eq!(manager.migrate(old), Err(MigrateError::Busy));
-            assert_eq!((frame_at(mm, BASE), info(manager, Size2M)), (old, before));
-            assert!(is_filled(machine, mm, BASE, 40));
-            mm.userfault_unregister(VirtAddr(BASE), HUGE).unwrap();
-            assert_eq!(manager.migrate(old), Ok(512));
             assert!(is_filled(machine, mm, BASE, 40));
         });
         drop(file);

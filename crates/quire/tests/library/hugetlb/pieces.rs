@@ -25,15 +25,16 @@ use crate::hugetlb::world::{
 use crate::watched::{Event, Watched};
 use testkit::{ranges_of, seed, stress_time};
 
-const GIB: u64 = 1 << 30;
-const ALL_FREE: fn(u64) -> PoolInfo = |pages| PoolInfo { total: pages, free: pages, ..PoolInfo::default() };
+pub(super) const GIB: u64 = 1 << 30;
+pub(super) const ALL_FREE: fn(u64) -> PoolInfo =
+    |pages| PoolInfo { total: pages, free: pages, ..PoolInfo::default() };
 
 fn request(pages: u64) -> MapRequest<'static> {
     MapRequest { len: pages * GIB, huge: Some(Size1G), ..private(BASE, 1) }
 }
 
 /// A machine with a pool of so many pages, none known to be zero; all are back at the end.
-fn with_pages<P: Platform + IsolatedMemory>(
+pub(super) fn with_pages<P: Platform + IsolatedMemory>(
     platform: &P,
     machine: &Hosted,
     pages: u64,
@@ -56,17 +57,17 @@ fn with_pages<P: Platform + IsolatedMemory>(
     });
 }
 
-fn with_machine(pages: u64, cpus: u16, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+pub(super) fn with_machine(pages: u64, cpus: u16, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new((pages + 2) * GIB).with_cpus(cpus.into()).build().expect("memory");
     with_pages(&machine, &machine, pages, |manager| test(&machine, manager));
     machine.assert_clean();
 }
 
-fn leaf_bytes(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<u64> {
+pub(super) fn leaf_bytes(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<u64> {
     machine.probe(mm.root(), VirtAddr(addr)).map(|leaf| leaf.frames * 4096)
 }
 
-fn idle(manager: &Manager<'_>) -> usize {
+pub(super) fn idle(manager: &Manager<'_>) -> usize {
     std::iter::from_fn(|| manager.clear_ahead().then_some(())).count()
 }
 

@@ -1,0 +1,260 @@
+//! Pages of 1 GiB of files, cleared piece by piece while shared mappings map them (decision 60).
+//!
+//! The file has the page from the first fault on. The entry in
+//! [`GiganticClears`](super::state::GiganticClears) says which pieces are *ready*: they were zero once, and hold the
+//! file's contents since. No leaf maps a piece that is not ready, and [`File::read_at`](crate::vm::File::read_at)
+//! reads zeroes there. A CPU claims a piece by the mark of its block and clears it without any lock, as for pages
+//! of private mappings ([`super::pool`]).
+//!
+//! - A fault makes the piece of 2 MiB at its address ready and maps it, each address space by leaves of its own.
+//! - Once all pieces are zero or ready the page is *ended*: each mapping that has some leaves gets one leaf, under its
+//!   address space's lock for writing, and the entry goes. So the CPU that ends it needs no page to be mapped
+//!   anywhere, and idle CPUs only clear.
+//! - What needs the whole page *completes* it first, without any lock: private mappings of the file, mappings with a
+//!   handler of faults, those whose parts programs map by themselves (`MADV_SPLIT`), populating, moves, memory that
+//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_complete`](super::pool::PoolFaults).
+//! - A file that drops the page *cancels* it. The file is closed or cut off then, so no fault makes a piece ready.
+//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file.
+//!
+//! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::Level;
+use crate::error::{FaultError, MapError};
+use crate::filemap::FileNode;
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SHIFT, TABLE_ENTRIES};
+use crate::page_alloc::BlockClear;
+use crate::pgtable::Zap;
+use crate::platform::Platform;
+use crate::tlb::MmuGather;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::state::{Folio, NO_OWNER, Pieces, Source};
+use crate::vm::handle::handle;
+use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::body::MmBody;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::rss::Counted;
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
+
+const FRAMES: u64 = PageSize::Size1G.frames();
+
+handle! {
+    /// The pages of files that are cleared piece by piece.
+    FileClears of MmShared
+}
+
+impl<P: Platform> FileClears<'_, '_, P> {
+    /// Begins with a page that the caller took for this place of a file, which it has claimed and which has no page;
+    /// returns whether it did.
+    pub(in crate::vm) fn begin(self, file: &FileNode, index: u64, frame: Frame) -> bool {
+        let mut folios = self.gigantic_clears().lock(self.platform());
+        // A frame that went bad before was only marked; a failure from here on completes the page.
+        let good = !self.pages().frames().has_bad(frame);
+        let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
+        let [claimed, done, cancelled] = [Pieces::NONE; 3];
+        let source = Source::File { number: file.number(), index };
+        let (owner, family, base, touched) = (NO_OWNER, 0, VirtAddr(0), 0);
+        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, touched, source });
+        self.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
+        // The file's drop looks for leaves of pieces, too.
+        file.allow_parts();
+        true
+    }
+
+    /// Whether a page of a file is in pieces.
+    pub(in crate::vm) fn is_in_pieces(self, page: Frame) -> bool {
+        let clears = self.gigantic_clears();
+        let is_it = |folio: &Folio| folio.is_of_file() && folio.frame == page;
+        clears.any() && clears.lock(self.platform()).iter().flatten().any(is_it)
+    }
+
+    /// Whether a frame of a file's page belongs to a piece that is not ready: it reads as zero then.
+    pub(in crate::vm) fn reads_as_zero(self, page: Frame, inside: u64) -> bool {
+        let clears = self.gigantic_clears();
+        let missing = |folio: &Folio| !folio.done.contains((inside / BLOCK_FRAMES as u64) as usize);
+        let is_it = |folio: &Folio| folio.is_of_file() && folio.frame == page && missing(folio);
+        clears.any() && clears.lock(self.platform()).iter().flatten().any(is_it)
+    }
+
+    /// The step that completes a page, if it is in pieces.
+    pub(in crate::vm) fn completes(self, page: Frame) -> Option<Step> {
+        self.is_in_pieces(page).then_some(Step::Whole(page))
+    }
+
+    /// Ends a page all of whose pieces are ready or zero. Returns whether it did: not while a task has the file closed.
+    /// The caller holds no lock.
+    pub(super) fn try_end(self, source: Source, page: Frame) -> bool {
+        let Source::File { number, index } = source else { return false };
+        let Some(file) = self.files().find_nameless(self.platform(), number) else { return false };
+        let used = file.node().enter().filter(|used| !used.node().is_cut_off(index * FRAMES));
+        let ended = used.is_some() && self.end(file.node(), index, page);
+        drop(used);
+        self.close(file);
+        ended
+    }
+
+    /// The same, for a user of the file.
+    fn end(self, file: &FileNode, index: u64, page: Frame) -> bool {
+        let Some(slot) = self.make_ready(file, index, page) else { return false };
+        let shown = index * FRAMES..(index + 1) * FRAMES;
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), file, after, &shown) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            let found = FoundSpace::new(self.0, &body, &space, file);
+            found.each_part(&shown, |vma, range| {
+                let mut any = false;
+                found.tables().runs(range, |_| any = true);
+                if any {
+                    self.make_one_leaf(&body, vma, range, page);
+                }
+            });
+        }
+        // Another CPU may have ended it, too, and a new entry stand there. It is not of this page: the file
+        // keeps that while it has users.
+        let is_it = |folio: &Folio| folio.is_of_file() && folio.frame == page;
+        let mut folios = self.gigantic_clears().lock(self.platform());
+        if folios[slot].as_ref().is_some_and(is_it) {
+            folios[slot] = None;
+            self.gigantic_clears().count.fetch_sub(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Makes all pieces ready that are zero. Returns the entry's slot if no other is left.
+    fn make_ready(self, file: &FileNode, index: u64, page: Frame) -> Option<usize> {
+        let mut folios = self.gigantic_clears().lock(self.platform());
+        let source = Source::File { number: file.number(), index };
+        let mut all = folios.iter_mut().enumerate();
+        let (slot, folio) = all.find_map(|(slot, folio)| {
+            Some((slot, folio.as_mut().filter(|folio| folio.source == source && folio.frame == page)?))
+        })?;
+        let frames = self.pages().frames();
+        for at in 0..TABLE_ENTRIES {
+            if !folio.done.contains(at) && frames.is_block_zero(page, at as u32) {
+                take_ready(self.0, folio, at);
+            }
+        }
+        (folio.done == Pieces::ALL && folio.cancelled == Pieces::NONE).then_some(slot)
+    }
+
+    /// Maps all of a page that is ready by one leaf, in a mapping that has leaves of 2 MiB, or an empty table, there.
+    /// The address space's lock is held for writing.
+    pub(in crate::vm) fn make_one_leaf(self, body: &MmBody, vma: &Vma, range: VirtRange, page: Frame) {
+        let tables = body.tables(self.pages());
+        if !maps_pieces(vma) || tables.lookup(range.start).level > Level::PMD {
+            return;
+        }
+        let flags = leaf_flags(&vma.attributes, true);
+        let pieces = (0..TABLE_ENTRIES as u64).map(|at| (at * BLOCK_SIZE, at * BLOCK_FRAMES as u64));
+        let made = pieces.filter(|&(bytes, frames)| {
+            let (addr, frame) = (range.start.add(bytes), page.add(frames));
+            // SAFETY: invariant 1: the file has the page while the caller uses it.
+            unsafe { tables.map_large(addr, frame, PageSize::Size2M, flags) }.is_ok()
+        });
+        let made = made.count() as i64;
+        body.rss.add_as(self.platform(), Counted::Huge, made * BLOCK_FRAMES as i64);
+        if tables.collapse_gigantic(range.start) != Ok(true) {
+            // The leaves differ. A fault will map the page whole.
+            let mut gather = MmuGather::new(self.pages(), &body.context);
+            let done = tables.unmap(&Zap::tables(range, range), &mut gather);
+            debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
+            body.add_rss(self.pages(), gather.finish(), Counted::Huge);
+        }
+    }
+}
+
+handle! {
+    /// An address space that maps files whose pages are cleared piece by piece.
+    FileFaults of AddressSpace
+}
+
+impl<P: Platform> FileFaults<'_, '_, P> {
+    /// The next step towards an access to a file's page, if it is in pieces. The lock is held for reading, and the
+    /// caller has claimed the place.
+    pub(in crate::vm) fn bring(
+        self,
+        vma: &Vma,
+        (page, addr): (Frame, VirtAddr),
+        caller: Caller,
+    ) -> Option<Result<Step, FaultError>> {
+        let (memory, clears) = (self.memory, self.memory.gigantic_clears());
+        if !clears.any() {
+            return None;
+        }
+        let mut folios = clears.lock(memory.platform());
+        let folio = folios.iter_mut().flatten().find(|folio| folio.is_of_file() && folio.frame == page)?;
+        if !maps_pieces(vma) || caller != Caller::Access || folio.done == Pieces::ALL {
+            return Some(Ok(Step::Whole(page)));
+        }
+        let index = (addr.0 % PageSize::Size1G.bytes() / BLOCK_SIZE) as usize;
+        if folio.cancelled.contains(index) {
+            return Some(Ok(Step::Again));
+        }
+        folio.touched = index;
+        if !folio.done.contains(index) {
+            match memory.pages().frames().claim_block_clear(page, index as u32) {
+                BlockClear::Busy => return Some(Ok(Step::Again)),
+                BlockClear::Claimed => return Some(Ok(Step::ClearBlock { page, caller })),
+                BlockClear::Zero => take_ready(memory, folio, index),
+            }
+        }
+        let last = folio.done == Pieces::ALL;
+        drop(folios);
+        let frames = FrameRange::folio(page.add((index * BLOCK_FRAMES) as u64), Order::BLOCK);
+        Some(match self.map_piece(vma, addr.align_down(BLOCK_SIZE), frames) {
+            Ok(()) if last => Ok(Step::Whole(page)),
+            Ok(()) => Ok(Step::done(Order::BLOCK, FaultKind::FileMinor)),
+            Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),
+            Err(_) => Ok(Step::Again),
+        })
+    }
+
+    fn map_piece(self, vma: &Vma, addr: VirtAddr, frames: FrameRange) -> Result<(), MapError> {
+        let flags = leaf_flags(&vma.attributes, true);
+        // SAFETY: invariant 1: the file has the page while the caller uses it.
+        unsafe { self.tables().map_large(addr, frames.start, PageSize::Size2M, flags) }?;
+        self.rss.add_as(self.memory.platform(), Counted::Huge, frames.count as i64);
+        Ok(())
+    }
+
+    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing.
+    pub(super) fn page_in(self, space: &Space, range: VirtRange) -> Option<Frame> {
+        let folios = self.memory.gigantic_clears().lock(self.memory.platform());
+        folios
+            .iter()
+            .flatten()
+            .find(|folio| folio.is_of_file() && shows(space, range, folio))
+            .map(|it| it.frame)
+    }
+}
+
+fn take_ready<P: Platform>(memory: &MmShared<'_, P>, folio: &mut Folio, index: usize) {
+    memory.pages().frames().forget_block_zeroes(folio.frame, index as u32);
+    folio.claimed.insert(index);
+    folio.done.insert(index);
+}
+
+/// Whether faults may map pieces here, and one leaf in their place.
+fn maps_pieces(vma: &Vma) -> bool {
+    let attributes = &vma.attributes;
+    !attributes.is_private() && !attributes.handler.is_some() && !attributes.flags.contains(VmaFlags::SPLIT)
+}
+
+/// Whether a mapping of the range, which may show pieces, has a page of a file there.
+fn shows(space: &Space, range: VirtRange, page: &Folio) -> bool {
+    let Source::File { number, index } = page.source else { return false };
+    space.tree.overlapping(range).filter(|vma| maps_pieces(vma)).any(|vma| {
+        let Backing::File { file, page_offset } = &vma.attributes.backing else { return false };
+        let part = vma.range.intersect(range);
+        let first = *page_offset + ((part.start.0 - vma.range.start.0) >> FRAME_SHIFT);
+        let shown = first..first + part.pages().max(1);
+        file.node().number() == number && shown.start < (index + 1) * FRAMES && index * FRAMES < shown.end
+    })
+}

@@ -17,6 +17,7 @@ mod export;
 mod forged;
 mod format;
 mod i386;
+mod json_fields;
 mod limits;
 mod memory_script;
 mod outputs;

@@ -47,3 +47,4 @@ mod small_trace;
 mod terminal;
 mod trace_format;
 mod verify;
+mod verify_settings;

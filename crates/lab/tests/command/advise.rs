@@ -418,16 +418,6 @@ fn a_command_is_recorded_and_its_exit_code_told() {
     let line: Value = serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
     assert_eq!((&line["exit_code"], &line["program"]), (&Value::from(0), &Value::from("sh")));
     assert!(text(&output.stderr).contains("hello"));
-    let described =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/advise-json.md"))
-            .expect("the page is there");
-    let fields = [&line, &sets(&line)[0], &sets(&line)[0]["mappings"][0], &sets(&line)[0]["timeline"][0]];
-    for field in fields.iter().flat_map(|value| value.as_object().expect("an object").keys()) {
-        assert!(
-            described.contains(&format!("`{field}`")),
-            "docs/advise-json.md does not say what `{field}` is"
-        );
-    }
 }
 
 #[test]

@@ -142,15 +142,6 @@ fn a_json_line_says_everything() {
         }
     }
     assert!(line["machine"].is_object() && line["commit"].is_string() && line["command"].is_array());
-    let described =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/replay-figures.md"))
-            .expect("the page is there");
-    for field in line.as_object().expect("an object").keys() {
-        assert!(
-            described.contains(&format!("`{field}`")),
-            "docs/replay-figures.md does not say what `{field}` is"
-        );
-    }
 }
 
 /// Five pages touched in a mapping of 64 KiB, a fork, a store by each side, and the ends.

@@ -16,7 +16,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// All settings that a run changes, at a moment at which no run of another process has changed them.
-fn settled() -> BTreeMap<PathBuf, Option<String>> {
+pub(crate) fn settled() -> BTreeMap<PathBuf, Option<String>> {
     let journal = Places::of_this_machine().journal();
     until("another run has changed the settings for long", || {
         let found = (!journal.exists()).then(settings)?;

@@ -81,22 +81,28 @@ impl Settings {
         }
     }
 
-    /// The commands that give all memory the orders of `set`, and their inverses. The error is an order that this kernel
-    /// lacks.
+    /// The commands that give all memory the orders of `set`, and memory that asks those on request, and their inverses. What
+    /// memory gets that asks stays if the set has none of it. The error is an order that this kernel lacks.
     pub(super) fn changes(&self, set: FolioSet) -> Result<Vec<Change>, u8> {
-        if let Some(missing) = set.orders().find(|order| !self.by_order.contains_key(order)) {
-            return Err(missing);
+        let (wants, asking): (Vec<u8>, Vec<u8>) =
+            (set.orders().collect(), set.requested().orders().collect());
+        if let Some(missing) = wants.iter().chain(&asking).find(|order| !self.by_order.contains_key(order)) {
+            return Err(*missing);
         }
-        let wants: Vec<u8> = set.orders().collect();
         // With these Linux does not look at what the sizes say, whatever that is.
         let overall = self.overall.as_deref().filter(|value| ["deny", "force"].contains(value));
         let hides = overall.filter(|_| !self.set().orders().eq(wants.iter().copied()));
         let first = hides.map(|value| Self::set_to(&self.path, "never", value));
         let now = if first.is_some() { self.set_under(Some("never")) } else { self.set() };
-        let has: Vec<u8> = now.orders().collect();
+        let (has, asked): (Vec<u8>, Vec<u8>) = (now.orders().collect(), now.requested().orders().collect());
         let on = wants.iter().filter(|order| !has.contains(order)).map(|order| (order, self.always));
-        let off = has.iter().filter(|order| !wants.contains(order)).map(|order| (order, "never"));
-        let sizes = on.chain(off).map(|(order, value)| self.change(*order, value));
+        let on_request = asking.iter().filter(|order| !asked.contains(order)).map(|order| (order, "madvise"));
+        let of_those_that_ask = asked.iter().filter(|_| !asking.is_empty());
+        let off = has.iter().chain(of_those_that_ask);
+        let off = off
+            .filter(|order| !wants.contains(order) && !asking.contains(order))
+            .map(|order| (order, "never"));
+        let sizes = on.chain(on_request).chain(off).map(|(order, value)| self.change(*order, value));
         Ok(first.into_iter().chain(sizes).collect())
     }
 

@@ -25,7 +25,7 @@ use super::translations::Translations;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::Names;
-use crate::tlb::Counts;
+use crate::tlb::{Counts, Sampled};
 
 /// The version of the fields below.
 const SCHEMA: u32 = 1;
@@ -193,7 +193,7 @@ fn set<'a>(
         mappings: figures.parts.iter().map(|own| part(own, names, case.ns(own))).collect(),
         timeline: &figures.timeline,
         processes: (at == 0 || verdict.best == Some(at)).then(|| processes::json(trial, case)),
-        tlb: verdict.translations.as_ref().map(|run| missed(run, &run.run.counts[at])),
+        tlb: verdict.translations.as_ref().map(|run| missed(run, &run.run.counts[at], Some(at))),
     }
 }
 
@@ -218,8 +218,10 @@ fn heat(heat: &Heat, trial: &Trial) -> Value {
 }
 
 /// What the TLBs miss.
-fn missed(translations: &Translations, counts: &Counts) -> Value {
+fn missed(translations: &Translations, counts: &Counts, at: Option<usize>) -> Value {
+    let sampled = translations.run.sampled.as_ref();
     json!({
+        "window_walks_per_thousand": sampled.zip(at).map(|(sampled, at)| sampled.walks_per_thousand[at]),
         "second_level": counts.second,
         "walks": counts.walks,
         "fetch_second_level": counts.fetch_second,
@@ -235,8 +237,13 @@ fn translations(translations: &Translations) -> Value {
         "fetches": translations.run.fetches,
         "ended_early": translations.run.cut,
         "walk_ns": translations.walk_ns,
-        "with_code_in_2m": missed(translations, &translations.code),
+        "with_code_in_2m": missed(translations, &translations.code, None),
+        "sampled": translations.run.sampled.as_ref().map(sampled),
     })
+}
+
+fn sampled(sampled: &Sampled) -> Value {
+    json!({ "windows": sampled.windows, "percent": sampled.share * 100.0 })
 }
 
 fn prices(prices: &Prices) -> Value {

@@ -35,13 +35,55 @@ pub(super) struct Khugepaged([u64; KEYS.len()]);
 
 /// What `--khugepaged` says: settings that differ from those of this machine, or that it stays out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     Off,
     With(Vec<(usize, u64)>),
 }
 
+impl Asked {
+    /// The settings that were asked for, by the names of their files.
+    pub(crate) fn values(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Off => Vec::new(),
+            Self::With(changes) => changes.iter().map(|&(at, value)| (KEYS[at].0, value)).collect(),
+        }
+    }
+}
+
+/// What khugepaged is predicted to change under a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collapses {
+    /// Bytes that leaves of 2 MiB map at the end.
+    pub(crate) huge_bytes: u64,
+    /// Bytes by which the most resident memory grows.
+    pub(crate) more_bytes: i64,
+}
+
+/// Replays the trace beside khugepaged with these settings; those that were not asked for are the kernel's in `root`.
+///
+/// # Errors
+/// Of the replays.
+pub(crate) fn predicted(trial: &Trial, root: &Path, asked: &Asked, set: FolioSet) -> Result<Collapses> {
+    let Some(settings) = Khugepaged::read(root, Some(asked)).filter(|_| starts(set)) else {
+        return Ok(Collapses::default());
+    };
+    let most =
+        |behind: &BackgroundResult| behind.moments.iter().map(|moment| moment.resident).max().unwrap_or(0);
+    let beside = Beside::of(trial, settings, &[set])?;
+    let changed = beside.sets.first().map(|(_, without, with)| Collapses {
+        huge_bytes: with.moments.last().map_or(0, |moment| moment.huge) * PAGE,
+        more_bytes: (most(with) as i64 - most(without) as i64) * PAGE as i64,
+    });
+    Ok(changed.unwrap_or_default())
+}
+
+/// Whether Linux starts khugepaged for anonymous memory: where some of it may have folios of 2 MiB.
+pub(crate) fn starts(set: FolioSet) -> bool {
+    set.orders().chain(set.requested().orders()).any(|order| order == 9)
+}
+
 /// Parses `off`, or settings as `max_ptes_none=64,scan_sleep_millisecs=100`.
-pub(super) fn parse(text: &str) -> Result<Asked, String> {
+pub(crate) fn parse(text: &str) -> Result<Asked, String> {
     if text == "off" {
         return Ok(Asked::Off);
     }

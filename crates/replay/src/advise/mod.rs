@@ -56,8 +56,12 @@ use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
 
-pub(crate) use case::tried;
+pub(crate) use case::{asking, tried};
+pub(crate) use khugepaged::{
+    Asked, Collapses, parse as parse_khugepaged, predicted as beside_khugepaged, starts as khugepaged_starts,
+};
 pub(crate) use prices::Prices;
+pub(crate) use shmem::{ShmemChange, predicted as with_shmem};
 pub(crate) use verdict::advised;
 
 use baseline::Settings;

@@ -72,6 +72,38 @@ impl Shmem {
     }
 }
 
+/// What a set for shared memory changes against single pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ShmemChange {
+    pub(crate) faults: i64,
+    pub(crate) time_ns: f64,
+    /// Bytes of shared memory at the peak.
+    pub(crate) memory: i64,
+}
+
+/// What the set changes; `None` if the program touches no shared memory.
+///
+/// # Errors
+/// A trace that has changed meanwhile.
+pub(crate) fn predicted(
+    trial: &Trial,
+    prices: &Prices,
+    set: FolioSet,
+) -> anyhow::Result<Option<ShmemChange>> {
+    let Some(shmem) = trial.shmem(&[FolioSet::FRAMES, set])? else { return Ok(None) };
+    let first_ns = match shmem.recorded_ns {
+        0 => prices.of_a_page(),
+        recorded => prices.without_recorder(recorded),
+    };
+    let scores = [0, 1].map(|at: usize| score(&shmem.sets[at], prices, first_ns));
+    let more = |of: fn(&Score) -> u64| of(&scores[1]) as i64 - of(&scores[0]) as i64;
+    Ok(Some(ShmemChange {
+        faults: more(|score| score.faults),
+        time_ns: scores[1].time_ns - scores[0].time_ns,
+        memory: more(|score| score.memory),
+    }))
+}
+
 /// A fault that allocates a folio takes what a recorded one took, and what clearing the rest of the folio takes.
 fn score(figures: &ShmemFigures, prices: &Prices, first_ns: f64) -> Score {
     let of_folio = |order: usize| first_ns + prices.folios[order] - prices.folios[0];

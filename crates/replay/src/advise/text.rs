@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::output::{Sheet, Width, quoted, sparkline};
-use crate::replay::{Sample, Trial};
+use crate::replay::{FolioSet, Sample, Trial};
 
 use super::baseline::{Change, Settings};
 use super::case::Case;
@@ -23,6 +23,7 @@ use super::shmem;
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, change, count, percent, size, time};
+use crate::tlb::Sampled;
 
 /// Everything on one trace. `exit_code` is that of a program that was recorded just now.
 pub(super) fn section(
@@ -306,7 +307,17 @@ fn walks(trial: &Trial, verdict: &Verdict) -> String {
         million(run.fetches),
         translations.processor
     );
-    labelled("TLB:", &said)
+    let mut text = labelled("TLB:", &said);
+    if let Some(Sampled { windows, share, walks_per_thousand: each }) = &run.sampled {
+        let ((least, most), (least_then, most_then)) = (each[0], each[at]);
+        let said = format!(
+            "estimated from {windows} windows of one length, {} of the run, equally far apart; from window to window \
+             {least:.2} to {most:.2} → {least_then:.2} to {most_then:.2} of 1,000 data accesses miss all levels",
+            percent(*share)
+        );
+        text += &labelled("", &said);
+    }
+    text
 }
 
 fn plan(trial: &Trial, verdict: &Verdict, settings: &Settings, names: &Names<'_>) -> String {
@@ -341,13 +352,14 @@ fn commands(trial: &Trial, before: &Case, case: &Case, settings: &Settings) -> S
     }
     let mut text = listed("do:", changes.iter().map(|change| change.run.as_str()));
     text += &listed("undo:", changes.iter().map(|change| change.undo.as_str()));
-    let more = case.set().orders().any(|order| before.set().orders().all(|other| other != order));
-    if !more {
+    let new = |after: FolioSet, before: FolioSet| !after.is_within(before);
+    let asked = new(case.set().requested(), before.set().requested());
+    if !asked && !new(case.set(), before.set()) {
         let refuses = Runtime::of(&trial.files()).refuses();
         return text + &labelled("or:", &format!("for this program alone: {refuses}"));
     }
     // Memory that asks gets what all memory gets too.
-    if !settings.set().unrequested().is_within(case.set()) {
+    if asked || !settings.set().unrequested().is_within(case.set()) {
         return text;
     }
     let requests = settings.requests(case.set());

@@ -97,7 +97,12 @@ impl Verdict {
         let baseline = if trial.asks() { found } else { found.unrequested() };
         // A baseline that the user gives may be that of another machine.
         let known = if request.baseline.is_some() { FolioSet::all() } else { settings.known() };
-        let sets = case::tried(baseline, known);
+        let mut sets = case::tried(baseline, known);
+        if trial.asks() {
+            let new: Vec<FolioSet> =
+                case::asking(known).into_iter().filter(|set| !sets.contains(set)).collect();
+            sets.extend(new);
+        }
         let (figures, left_out) = trial.replay(&sets)?;
         let frames = figures.iter().find(|figures| figures.set.orders().next().is_none());
         let (Some(frames), true) = (frames, figures.iter().any(|figures| figures.set == baseline)) else {

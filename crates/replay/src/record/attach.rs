@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use procfs::process::{LimitValue, Process};
 
 use super::assemble::Assembler;
+use super::closing;
 use super::collect::{self, Collected, Message, now_ns};
 use super::overhead::{self, Governor};
 use super::parse::Parser;
@@ -125,7 +126,8 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         source,
         program_exit_code: 0,
     };
-    let Collected { writer, summary, grown_to, overhead } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, overhead, events } = collected.map_err(not_kept)?;
+    closing::leave(events);
     // It may have been attached to before that, one process after the other.
     let wall_ns = recorded_ns.max(summary.wall_ns());
     let totals = Totals { lost: summary.lost, wall_ns, kernel_faults: 0 };

@@ -1,5 +1,6 @@
 //! Empties the rings while the program runs.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
@@ -37,6 +38,8 @@ pub(super) struct Collected {
     pub(super) grown_to: Option<usize>,
     /// Of a recording that has a bound.
     pub(super) overhead: Option<Overhead>,
+    /// Open still, since closing them takes long.
+    pub(super) events: Vec<OwnedFd>,
 }
 
 /// The clock of all times in a trace.
@@ -93,7 +96,8 @@ pub(super) fn run(
             let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
             let (writer, summary) = assembler.finish(end_ns)?;
             let grown_to = (rings > events.ring_bytes).then_some(rings);
-            return Ok(Collected { writer, summary, grown_to, overhead });
+            let events = events.into_descriptors();
+            return Ok(Collected { writer, summary, grown_to, overhead, events });
         }
         let gap = governor.as_mut().and_then(|governor| governor.turn(&events.sinks, now_ns()));
         gap.into_iter().for_each(|raw| assembler.push(raw));

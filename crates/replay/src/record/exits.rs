@@ -26,6 +26,9 @@ pub struct ProcessPeak {
     pub program: String,
     /// The most resident memory that it had since it started this program.
     pub peak_rss_bytes: u64,
+    /// Anonymous memory that leaves of 2 MiB map at its end, if that was looked at.
+    #[serde(default)]
+    pub huge_bytes: u64,
 }
 
 /// Traces a process that waits at its gate, and all its descendants.
@@ -40,7 +43,7 @@ pub(super) fn attach(pid: Pid) -> nix::Result<()> {
 }
 
 /// Runs until the program and all its descendants have ended.
-pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
+pub(super) fn follow(program: Pid, looks_at_huge: bool) -> nix::Result<Exits> {
     let mut exits = Exits::default();
     let mut living = HashMap::new();
     loop {
@@ -60,7 +63,7 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
         let resumed = match change {
             Change::Event { tid, .. } if change.is_group_stop() => traced::listen(tid),
             Change::Event { tid, event, .. } => {
-                exits.look(tid, event, &mut living);
+                exits.look(tid, event, &mut living, looks_at_huge);
                 traced::cont(tid, 0)
             }
             Change::Signalled(tid, signal) => traced::cont(tid, signal),
@@ -76,19 +79,28 @@ pub(super) fn follow(program: Pid) -> nix::Result<Exits> {
 
 impl Exits {
     /// Looks at a thread that has stopped at an event. `living` has the places of processes that have not ended.
-    fn look(&mut self, tid: Pid, event: i32, living: &mut HashMap<Pid, usize>) {
+    fn look(&mut self, tid: Pid, event: i32, living: &mut HashMap<Pid, usize>, looks_at_huge: bool) {
         // A process that is gone has nothing to look at.
         let Ok(status) = proc_files::status(tid.as_raw()) else { return };
         // A new process stops before its first instruction: then it is seen here, whichever event is reported first.
         let place = *living.entry(Pid::from_raw(status.tgid)).or_insert_with(|| {
-            self.processes.push(ProcessPeak { program: status.name.clone(), peak_rss_bytes: 0 });
+            self.processes.push(ProcessPeak {
+                program: status.name.clone(),
+                peak_rss_bytes: 0,
+                huge_bytes: 0,
+            });
             self.processes.len() - 1
         });
         let process = &mut self.processes[place];
         match event {
             libc::PTRACE_EVENT_EXEC => process.program = status.name,
             // The peak of an address space begins anew with a program. The last thread to end has seen most.
-            libc::PTRACE_EVENT_EXIT => process.peak_rss_bytes = status.vmhwm.unwrap_or(0) * 1024,
+            libc::PTRACE_EVENT_EXIT => {
+                process.peak_rss_bytes = status.vmhwm.unwrap_or(0) * 1024;
+                if looks_at_huge {
+                    process.huge_bytes = proc_files::huge_bytes(tid.as_raw()).unwrap_or(0);
+                }
+            }
             _ => {}
         }
     }

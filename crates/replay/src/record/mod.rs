@@ -16,6 +16,7 @@
 //! parse, assemble        records to events, in order of time
 //! unrecorded, exits      the same without any of that: only what the kernel counts
 //! collect, queue         empties the rings; puts events into their places in the trace file
+//! closing                closes the events in a process of its own
 //! ```
 
 mod abi;
@@ -24,6 +25,7 @@ mod assemble;
 mod attach;
 mod calls_by_ptrace;
 mod child;
+mod closing;
 mod collect;
 mod error;
 mod exits;
@@ -187,7 +189,8 @@ fn with_setup(
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, grown_to, overhead } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, overhead, events } = collected.map_err(not_kept)?;
+    closing::leave(events);
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
     let recorded = Recorded::of(exit_code, tier, written, summary, totals, grown_to);

@@ -208,6 +208,12 @@ pub(super) fn rings(
 }
 
 impl Events {
+    /// The events without their rings.
+    pub(super) fn into_descriptors(self) -> Vec<OwnedFd> {
+        let of_sink = |mut sink: Sink| sink.take_events().into_iter().map(|(_, event)| event);
+        self.sinks.into_iter().flat_map(of_sink).collect()
+    }
+
     /// Opens the wanted events on every CPU.
     pub(super) fn follow(
         &mut self,

@@ -46,6 +46,15 @@ pub enum Peak {
     Counted,
     /// At the end of each process, which is stopped there. That costs time.
     Seen,
+    /// The same, with its memory in leaves of 2 MiB. The kernel walks its page tables for that.
+    SeenWithHuge,
+}
+
+impl Peak {
+    /// Whether processes are stopped at their ends.
+    pub fn is_seen(self) -> bool {
+        self != Self::Counted
+    }
 }
 
 /// Runs the command to its end, with all that it starts, under the folio sizes that the kernel is set to. `group` is the file
@@ -68,7 +77,7 @@ pub fn run_unrecorded(
     if let Some(group) = group {
         fs::write(group, gated.pid.to_string()).map_err(RecordError::system("joining the control group"))?;
     }
-    if peak == Peak::Seen {
+    if peak.is_seen() {
         exits::attach(gated.pid).map_err(RecordError::system("tracing the program"))?;
     }
     let began =
@@ -77,10 +86,11 @@ pub fn run_unrecorded(
     let started = gated.start()?;
     let exits = match peak {
         Peak::Counted => Exits { exit_code: follow(started.pid, &mut signals)?, processes: Vec::new() },
-        Peak::Seen => {
+        Peak::Seen | Peak::SeenWithHuge => {
             // A signal to this process ends the program too.
             drop(signals);
-            exits::follow(started.pid).map_err(RecordError::system("waiting for the program"))?
+            exits::follow(started.pid, peak == Peak::SeenWithHuge)
+                .map_err(RecordError::system("waiting for the program"))?
         }
     };
     let run_ns = since.elapsed().as_nanos() as u64;

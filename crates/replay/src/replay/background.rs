@@ -67,6 +67,8 @@ pub struct Moment {
     pub touched: u64,
     /// Touched ones in leaves of 2 MiB.
     pub large: u64,
+    /// All pages in leaves of 2 MiB.
+    pub huge: u64,
 }
 
 /// The result of a replay with a background.
@@ -236,6 +238,7 @@ fn look<'s, 'm: 's>(
                 (0..leaf.frames).filter(|page| space.touched.contains(leaf.addr.page() + page)).count();
             moment.resident += leaf.frames;
             moment.touched += touched as u64;
+            moment.huge += if leaf.frames > 1 { leaf.frames } else { 0 };
             moment.large += if leaf.frames > 1 { touched as u64 } else { 0 };
         }
     }

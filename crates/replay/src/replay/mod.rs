@@ -77,7 +77,7 @@ pub(crate) use fragments::Fragments;
 pub(crate) use heat::{Heat, Row as HeatRow};
 pub(crate) use parts::{Part, PartKind};
 pub use policy::FolioSet;
-pub(crate) use policy::{order_name, parse_set, parse_size};
+pub(crate) use policy::{order_name, parse_set};
 pub(crate) use shmem::ShmemFigures;
 pub(crate) use timeline::{STEPS, Sample};
 pub(crate) use trial::{Figures, Trial};

@@ -102,6 +102,17 @@ impl FolioSet {
         }
     }
 
+    /// The set with this [name](Self::name).
+    ///
+    /// # Errors
+    /// Sizes that cannot be chosen.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        match name.strip_suffix(" by madvise").and_then(|both| both.rsplit_once(", ")) {
+            Some((always, asking)) => Ok(parse_set(always)?.on_request(parse_set(asking)?)),
+            None => parse_set(name),
+        }
+    }
+
     /// The orders for all memory alone.
     #[must_use]
     pub const fn unrequested(self) -> Self {

@@ -14,6 +14,15 @@ use crate::output::{quoted, say};
 /// How often something is done until the folio sizes stay as they were set.
 const ATTEMPTS: usize = 5;
 
+/// Folio sizes of anonymous memory in KiB; all others are off.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes<'a> {
+    /// For all memory.
+    pub always: &'a [usize],
+    /// For memory that asks.
+    pub madvise: &'a [usize],
+}
+
 impl Settings {
     /// Lets only folios of `kib` KiB be used for anonymous memory that asks for large folios. The size is set
     /// to `madvise`, not to `always`, so that other processes keep their folios.
@@ -34,27 +43,37 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`] when the kernel lacks a size or refuses the setting.
     pub fn always(&self, kib: &[usize]) -> Result<(), SettingsError> {
+        self.give(&Sizes { always: kib, ..Sizes::default() })
+    }
+
+    /// The same, and further sizes for memory that asks.
+    ///
+    /// # Errors
+    /// As [`Self::always`].
+    pub fn give(&self, given: &Sizes<'_>) -> Result<(), SettingsError> {
         let sizes = self.sizes()?;
-        let wanted = |kib| sizes.get(kib).map(|path| (path.as_path(), "always")).ok_or(*kib);
-        let wanted: Result<Vec<_>, usize> = kib.iter().map(wanted).collect();
+        let with = |kib: &usize, value| sizes.get(kib).map(|path| (path.as_path(), value)).ok_or(*kib);
+        let asking = given.madvise.iter().map(|kib| with(kib, "madvise"));
+        let wanted: Result<Vec<_>, usize> =
+            given.always.iter().map(|kib| with(kib, "always")).chain(asking).collect();
         let lacking = |kib| SettingsError(format!("this kernel has no anonymous folios of {kib} KiB"));
         self.choose(&sizes, &wanted.map_err(lacking)?)
     }
 
-    /// Does something while all anonymous memory has these sizes, as [`Self::always`] gives them: again if another program
-    /// has changed them meanwhile.
+    /// Does something while anonymous memory has these sizes, as [`Self::give`] gives them: again if another program has
+    /// changed them meanwhile.
     ///
     /// # Errors
     /// As [`Self::always`], those of `run`, and a program that changes the sizes again and again.
-    pub fn while_always<T>(
+    pub fn while_given<T>(
         &self,
-        kib: &[usize],
+        given: &Sizes<'_>,
         mut run: impl FnMut() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         for _ in 0..ATTEMPTS {
-            self.always(kib)?;
+            self.give(given)?;
             let done = run()?;
-            if self.is_always(kib) {
+            if self.is_given(given) {
                 return Ok(done);
             }
             say(
@@ -64,9 +83,13 @@ impl Settings {
         bail!("another program keeps changing the folio sizes of the kernel: end it first")
     }
 
-    /// Whether the settings are still as [`Self::always`] has left them.
-    pub(super) fn is_always(&self, kib: &[usize]) -> bool {
-        let wanted = |size: usize| if kib.contains(&size) { "always" } else { "never" };
+    /// Whether the settings are still as [`Self::give`] has left them.
+    pub(super) fn is_given(&self, given: &Sizes<'_>) -> bool {
+        let wanted = |size: usize| match given {
+            Sizes { always, .. } if always.contains(&size) => "always",
+            Sizes { madvise, .. } if madvise.contains(&size) => "madvise",
+            _ => "never",
+        };
         let mut sizes = sizes(&self.places().settings).into_iter();
         sizes.all(|(size, path)| selected(&path).as_deref() == Some(wanted(size)))
     }
@@ -86,6 +109,50 @@ impl Settings {
             let path = khugepaged.join(name);
             if path.exists() && selected(&path).as_deref() != Some(value) {
                 self.set(&path, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives shared memory folios of these sizes in KiB and of no others, where they lie in its mapping or file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when the kernel lacks a size or refuses the setting.
+    pub fn shmem(&self, kib: &[usize]) -> Result<(), SettingsError> {
+        let of_shmem = |path: PathBuf| path.with_file_name("shmem_enabled");
+        let sizes: BTreeMap<usize, PathBuf> =
+            self.sizes()?.into_iter().map(|(kib, path)| (kib, of_shmem(path))).collect();
+        if let Some(missing) = kib.iter().find(|kib| !sizes.get(kib).is_some_and(|path| path.exists())) {
+            return Err(SettingsError(format!(
+                "this kernel has no folios of {missing} KiB for shared memory"
+            )));
+        }
+        let overall = self.places().settings.join("shmem_enabled");
+        // With these the kernel does not look at what the sizes say.
+        if selected(&overall).is_some_and(|value| ["deny", "force"].contains(&value.as_str())) {
+            self.set(&overall, "never")?;
+        }
+        let value = |size: &usize| if kib.contains(size) { "within_size" } else { "never" };
+        let all = sizes.iter().filter(|(_, path)| path.exists());
+        let changes: Vec<(&Path, &str)> = all
+            .map(|(size, path)| (path.as_path(), value(size)))
+            .filter(|(path, value)| selected(path).as_deref() != Some(value))
+            .collect();
+        self.change(&changes)
+    }
+
+    /// Sets settings of khugepaged, by the names of their files.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when the kernel lacks a setting or refuses the value.
+    pub fn khugepaged(&self, values: &[(&str, u64)]) -> Result<(), SettingsError> {
+        for (name, value) in values {
+            // `shrink_underused` lies beside its directory.
+            let of_khugepaged = self.places().settings.join("khugepaged").join(name);
+            let path = if of_khugepaged.exists() { of_khugepaged } else { self.places().settings.join(name) };
+            let value = value.to_string();
+            if selected(&path).as_deref() != Some(&value) {
+                self.set(&path, &value)?;
             }
         }
         Ok(())

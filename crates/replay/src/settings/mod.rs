@@ -14,6 +14,7 @@ mod journal;
 mod left;
 mod places;
 
+pub use folios::Sizes;
 pub use guard::{Settings, SettingsError};
 pub use left::{Left, put_back_left};
 pub use places::Places;

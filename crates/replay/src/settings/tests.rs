@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
-use super::{Left, Places, Settings, put_back_left};
+use super::{Left, Places, Settings, Sizes, put_back_left};
 use crate::host::thp::{selected, sizes};
 
 /// A process holds the settings once at a time; these tests run side by side.
@@ -299,17 +299,26 @@ fn sizes_are_always_until_another_program_changes_one() {
     assert_eq!(Settings::folio_sizes(places), [4, 16, 64, 2048]);
     for kib in [&[][..], &[16], &[64, 2048], &[2048]] {
         settings.always(kib).unwrap();
-        assert!(settings.is_always(kib));
+        assert!(settings.is_given(&Sizes { always: kib, madvise: &[] }));
         let own =
             SIZES.map(|(size, _)| (size, if kib.contains(&size) { "always" } else { "never" }.to_owned()));
         assert_eq!(values(places), own);
     }
     fs::write(places.settings.join("hugepages-16kB/enabled"), "madvise").unwrap();
-    assert!(!settings.is_always(&[2048]));
+    assert!(!settings.is_given(&Sizes { always: &[2048], madvise: &[] }));
     assert!(settings.always(&[16, 8]).is_err());
+    let both = Sizes { always: &[16], madvise: &[2048] };
+    settings.give(&both).unwrap();
+    assert_eq!(
+        values(places),
+        [(16, "always"), (64, "never"), (2048, "madvise")].map(|(size, value)| (size, value.to_owned()))
+    );
+    assert!(settings.is_given(&both) && !settings.is_given(&Sizes { madvise: &[], ..both }));
     drop(settings);
     assert_eq!(values(places), original());
 }
+
+const ONLY_64: Sizes<'_> = Sizes { always: &[64], madvise: &[] };
 
 #[test]
 fn what_ran_while_another_program_changed_the_sizes_is_done_again() {
@@ -317,7 +326,7 @@ fn what_ran_while_another_program_changed_the_sizes_is_done_again() {
     let settings = Settings::acquire(places).unwrap();
     let write = |value: &str| fs::write(places.settings.join("hugepages-16kB/enabled"), value).unwrap();
     let mut runs = 0;
-    let seen = settings.while_always(&[64], || {
+    let seen = settings.while_given(&ONLY_64, || {
         runs += 1;
         if runs == 1 {
             write("always");
@@ -327,10 +336,30 @@ fn what_ran_while_another_program_changed_the_sizes_is_done_again() {
     let only_64 = [(16, "never"), (64, "always"), (2048, "never")];
     assert_eq!(seen.unwrap(), only_64.map(|(kib, value)| (kib, value.to_owned())));
     assert_eq!(runs, 2);
-    let always = settings.while_always(&[64], || {
+    let always = settings.while_given(&ONLY_64, || {
         write("always");
         Ok(())
     });
     assert!(always.unwrap_err().to_string().contains("keeps changing"));
-    assert_eq!(settings.while_always(&[64], || anyhow::Ok(7)).unwrap(), 7);
+    assert_eq!(settings.while_given(&ONLY_64, || anyhow::Ok(7)).unwrap(), 7);
+}
+
+#[test]
+fn shared_memory_has_sizes_of_its_own() {
+    let Copy { places, .. } = &copy();
+    let of_shmem = |kib: usize| places.settings.join(format!("hugepages-{kib}kB/shmem_enabled"));
+    SIZES.iter().for_each(|(kib, value)| fs::write(of_shmem(*kib), value).unwrap());
+    let overall = places.settings.join("shmem_enabled");
+    fs::write(&overall, "always within_size advise never deny [force]\n").unwrap();
+    let settings = Settings::acquire(places).unwrap();
+    settings.shmem(&[64]).unwrap();
+    let all = || [16, 64, 2048].map(|kib| selected(&of_shmem(kib)).unwrap());
+    assert_eq!(all(), ["never", "within_size", "never"]);
+    assert_eq!(selected(&overall).as_deref(), Some("never"), "under `force` no size counts");
+    let why = settings.shmem(&[32]).unwrap_err().to_string();
+    assert!(why.contains("no folios of 32 KiB for shared memory"), "{why}");
+    drop(settings);
+    assert_eq!(all(), SIZES.map(|(_, value)| value));
+    assert_eq!(selected(&overall).as_deref(), Some("force"));
+    assert_eq!(values(places), original());
 }

@@ -15,13 +15,14 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::backing::{Backing, Ranges};
 use super::model::{Counts, Model};
 use super::processor::{Access, Processor};
+use super::windows::{Due, Window, Windows};
 use crate::output::quoted;
 
 const VALGRIND: &str = "valgrind";
 const PAGE: u64 = 4096;
 
 /// What a program's accesses have missed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {
     /// Loads and stores, and instruction fetches. One across the end of a page counts twice.
     pub(crate) accesses: u64,
@@ -30,6 +31,18 @@ pub(crate) struct Run {
     pub(crate) counts: Vec<Counts>,
     /// Whether the program was ended before its end.
     pub(crate) cut: bool,
+    /// Of a long run, of which windows alone went through the models: the counts of all are estimated from theirs.
+    pub(crate) sampled: Option<Sampled>,
+}
+
+/// The windows of a long run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sampled {
+    pub(crate) windows: usize,
+    /// The share of all accesses and fetches that is in them.
+    pub(crate) share: f64,
+    /// For each backing the least and the most data accesses of a thousand that walk, of one window.
+    pub(crate) walks_per_thousand: Vec<(f64, f64)>,
 }
 
 /// Fails if there is no valgrind.
@@ -136,6 +149,9 @@ struct Models<'a> {
     fetches: u64,
     /// The page that was fetched from last.
     fetched: u64,
+    windows: Windows,
+    /// Accesses and fetches that went through the models.
+    through: (u64, u64),
 }
 
 impl<'a> Models<'a> {
@@ -149,14 +165,19 @@ impl<'a> Models<'a> {
         };
         let by_backing = backings.iter().map(place).collect();
         let ranges = Ranges::new(pid);
-        Self { processor, by_backing, models, ranges, accesses: 0, fetches: 0, fetched: u64::MAX }
+        let windows = Windows::default();
+        let (accesses, fetches, fetched, through) = (0, 0, u64::MAX, (0, 0));
+        Self { processor, by_backing, models, ranges, accesses, fetches, fetched, windows, through }
     }
 
     /// Takes the lines in the first `filled` bytes, and moves a last one that is not whole to the start. Returns its length.
     fn lines(&mut self, buffer: &mut [u8], filled: usize) -> usize {
         let end = buffer[..filled].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in buffer[..end].split(|byte| *byte == b'\n') {
-            if let Some((access, addr, bytes)) = parse(line) {
+            let Some(access) = kind(line) else { continue };
+            if !self.goes_through() {
+                *if access == Access::Fetch { &mut self.fetches } else { &mut self.accesses } += 1;
+            } else if let Some((addr, bytes)) = place(line) {
                 self.access(access, addr);
                 let last = addr.saturating_add(bytes.saturating_sub(1));
                 if last / PAGE != addr / PAGE {
@@ -171,15 +192,41 @@ impl<'a> Models<'a> {
         length
     }
 
+    /// Whether the next access goes through the models.
+    fn goes_through(&mut self) -> bool {
+        match self.windows.due() {
+            Due::Nothing { is_open } => is_open,
+            Due::Edge => {
+                // A gap may have been before it.
+                self.fetched = u64::MAX;
+                let now = self.now();
+                self.windows.edge(&now)
+            }
+            Due::Count => {
+                let now = self.now();
+                self.windows.count(&now);
+                true
+            }
+        }
+    }
+
+    /// What the models have counted so far.
+    fn now(&self) -> Window {
+        let (accesses, fetches) = self.through;
+        Window { accesses, fetches, counts: self.models.iter().map(|(_, model)| model.counts()).collect() }
+    }
+
     fn access(&mut self, access: Access, addr: u64) {
         if access == Access::Fetch {
             self.fetches += 1;
+            self.through.1 += 1;
             // The last used entry of its set stays the last used one.
             if std::mem::replace(&mut self.fetched, addr / PAGE) == addr / PAGE {
                 return;
             }
         } else {
             self.accesses += 1;
+            self.through.0 += 1;
         }
         let kind = self.ranges.kind(addr);
         let code = if access == Access::Fetch { self.ranges.code(addr) } else { None };
@@ -189,22 +236,51 @@ impl<'a> Models<'a> {
     }
 
     fn end(self, cut: bool) -> Run {
-        let counts = self.by_backing.iter().map(|at| self.models[*at].1.counts()).collect();
-        Run { accesses: self.accesses, fetches: self.fetches, counts, cut }
+        let (accesses, fetches, now) = (self.accesses, self.fetches, self.now());
+        let Some(windows) = self.windows.end(&now) else {
+            let counts = self.by_backing.iter().map(|at| now.counts[*at]).collect();
+            return Run { accesses, fetches, counts, cut, sampled: None };
+        };
+        let sum = |of: &dyn Fn(&Window) -> u64| windows.iter().map(of).sum::<u64>();
+        let (seen, fetched) = (sum(&|window| window.accesses), sum(&|window| window.fetches));
+        let all =
+            |seen_of: u64, seen: u64, all: u64| (seen_of as f64 * all as f64 / seen.max(1) as f64) as u64;
+        let estimated = |at: &usize| Counts {
+            second: all(sum(&|window| window.counts[*at].second), seen, accesses),
+            walks: all(sum(&|window| window.counts[*at].walks), seen, accesses),
+            fetch_second: all(sum(&|window| window.counts[*at].fetch_second), fetched, fetches),
+            fetch_walks: all(sum(&|window| window.counts[*at].fetch_walks), fetched, fetches),
+        };
+        let spread = |at: &usize| {
+            let each = windows
+                .iter()
+                .map(|window| 1000.0 * window.counts[*at].walks as f64 / window.accesses.max(1) as f64);
+            each.fold((f64::MAX, 0.0), |(least, most): (f64, f64), value| (least.min(value), most.max(value)))
+        };
+        let sampled = Some(Sampled {
+            windows: windows.len(),
+            share: (seen + fetched) as f64 / (accesses + fetches).max(1) as f64,
+            walks_per_thousand: self.by_backing.iter().map(spread).collect(),
+        });
+        Run { accesses, fetches, counts: self.by_backing.iter().map(estimated).collect(), cut, sampled }
     }
 }
 
-/// The access of a line: ` L 1fff000748,8`, ` S`, ` M` (a load and a store), or `I  `; its address in hex, its bytes.
-fn parse(line: &[u8]) -> Option<(Access, u64, u64)> {
-    let access = match line.get(..3)? {
-        b"I  " => Access::Fetch,
-        b" L " | b" M " => Access::Load,
-        b" S " => Access::Store,
-        _ => return None,
-    };
-    let mut parts = std::str::from_utf8(&line[3..]).ok()?.split(',');
+/// The access of a line: ` L 1fff000748,8`, ` S`, ` M` (a load and a store), or `I  `.
+fn kind(line: &[u8]) -> Option<Access> {
+    match line.get(..3)? {
+        b"I  " => Some(Access::Fetch),
+        b" L " | b" M " => Some(Access::Load),
+        b" S " => Some(Access::Store),
+        _ => None,
+    }
+}
+
+/// The address of such a line, in hex, and its bytes.
+fn place(line: &[u8]) -> Option<(u64, u64)> {
+    let mut parts = std::str::from_utf8(line.get(3..)?).ok()?.split(',');
     let addr = u64::from_str_radix(parts.next()?, 16).ok()?;
-    Some((access, addr, parts.next()?.parse().ok()?))
+    Some((addr, parts.next()?.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! table       one TLB
 //! model       all of them: which one an access hits
 //! backing     the leaves that map the program's memory
+//! windows     which part of a long run goes through the models
 //! lackey      runs the program, and sends its accesses through a model for each backing
 //! ```
 
@@ -14,8 +15,9 @@ mod lackey;
 mod model;
 mod processor;
 mod table;
+mod windows;
 
 pub(crate) use backing::{Backing, Leaves};
-pub(crate) use lackey::{Run, require, run};
+pub(crate) use lackey::{Run, Sampled, require, run};
 pub(crate) use model::Counts;
 pub(crate) use processor::{Access, Processor, Size};

@@ -21,6 +21,18 @@ pub(crate) struct Counts {
     pub(crate) fetch_walks: u64,
 }
 
+impl Counts {
+    /// What was missed since a moment.
+    pub(super) const fn since(&self, before: &Self) -> Self {
+        Self {
+            second: self.second - before.second,
+            walks: self.walks - before.walks,
+            fetch_second: self.fetch_second - before.fetch_second,
+            fetch_walks: self.fetch_walks - before.fetch_walks,
+        }
+    }
+}
+
 /// The TLBs and their contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::conditions::Told;
 use super::fault_time::SAMPLE_NS;
 use super::measure::{Measured, Runs};
 use super::priced::Priced;
@@ -11,11 +12,14 @@ use super::run_off::RunOff;
 use super::turns::{TAIL, between, longer, percent};
 use crate::calibrate::usual;
 use crate::host::{machine, threads};
-use crate::record::{Counted, Peak};
+use crate::record::{Counted, ProcessPeak};
 use crate::replay::FolioSet;
 use crate::trace::Header;
 
 const PAGE: u64 = 4096;
+
+/// A heap begins elsewhere in its first range in each run.
+const HUGE_GRAIN: u64 = 2 << 20;
 
 /// The version of the fields below.
 const SCHEMA: u32 = 1;
@@ -51,6 +55,8 @@ pub(super) struct Compared {
     pub(super) recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
     pub(super) prices_measured: bool,
+    /// What else was set.
+    pub(super) conditions: Told,
     pub(super) sizes: Vec<Row>,
     /// What `quire advise` chooses where a program has single pages, if it was measured.
     pub(super) advice: Option<Advice>,
@@ -71,6 +77,12 @@ pub(super) struct Row {
     /// Nanoseconds in page faults, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fault_ns: Option<Figure>,
+    /// Memory that leaves of 2 MiB map at the program's end, if khugepaged ran and the program is one process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) huge_bytes: Option<Figure>,
+    /// Bytes of the pools' pages in use at the most, if pools were wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pool_bytes: Option<Figure>,
     pub(super) kernel_ns: Spread,
     pub(super) run_ns: Spread,
     /// Faults of all runs, in the whole system, that found no free folio.
@@ -137,6 +149,7 @@ pub(super) enum Verdict {
 impl Compared {
     /// `measured` in the order of `sets`.
     pub(super) fn new(header: &Header, priced: &Priced, sets: &[FolioSet], measured: &Measured) -> Self {
+        let conditions = priced.conditions();
         let row = |(set, runs): (&FolioSet, &Runs)| {
             let prediction = priced.of(*set)?;
             let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
@@ -158,6 +171,13 @@ impl Compared {
                     let unsampled_ns = prediction.traps as f64 * measured.unsampled_ns;
                     Figure::of_time(prediction.fault_ns, &runs.fault_ns, unsampled_ns as u64)
                 }),
+                huge_bytes: prediction.huge_bytes.zip(huge_bytes(runs)).map(|(predicted, measured)| {
+                    Figure::new(predicted, Spread::of(measured), FAULTS_PERCENT, HUGE_GRAIN)
+                }),
+                pool_bytes: conditions.pools().map(|_| {
+                    let used = runs.pools.iter().map(|pages| pages.bytes()).collect();
+                    Figure::new(priced.pool_bytes, Spread::of(used), FAULTS_PERCENT, 0)
+                }),
                 kernel_ns: spread(|run| run.kernel_ns),
                 run_ns: spread(|run| run.run_ns),
                 fell_back: runs.fell_back,
@@ -173,17 +193,28 @@ impl Compared {
             recorded_kernel: header.kernel.clone(),
             recorded_faults: header.totals.kernel_faults,
             runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
-            stopped_at_exit: measured.peak == Peak::Seen,
+            stopped_at_exit: measured.peak.is_seen(),
             sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
             unsampled_ns: measured.unsampled_ns,
             recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
+            conditions: conditions.told(),
             advice: Advice::of(priced.advised, &sizes, &run_times(measured), measured.run_off.clone()),
             sizes,
             machine: machine::describe(),
             commit: machine::commit(),
         }
     }
+}
+
+/// What leaves of 2 MiB map at the end of each run; `None` if a run has more than one process.
+fn huge_bytes(runs: &Runs) -> Option<Vec<u64>> {
+    let of_one = |run: &Vec<ProcessPeak>| match run.as_slice() {
+        [process] => Some(process.huge_bytes),
+        _ => None,
+    };
+    let all: Option<Vec<u64>> = runs.processes.iter().map(of_one).collect();
+    all.filter(|all| !all.is_empty())
 }
 
 /// The run times of each set, in the order of the turns.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::conditions::{Conditions, PoolPages, watched};
 use super::fault_time::{SAMPLE_NS, Sampler};
 use super::group::Group;
 use super::run_off::{Limits, RunOff};
@@ -16,7 +17,7 @@ use crate::calibrate::usual;
 use crate::output::{Progress, quoted, say};
 use crate::record::{self, Counted, Peak, ProcessPeak, Wait};
 use crate::replay::FolioSet;
-use crate::settings::{Places, Settings};
+use crate::settings::{Places, Settings, Sizes};
 use crate::trace::{Program, Tier};
 use anyhow::{Context, Result, bail};
 
@@ -61,6 +62,8 @@ pub(super) struct Runs {
     pub(super) fell_back: u64,
     /// Nanoseconds in faults of further runs.
     pub(super) fault_ns: Vec<u64>,
+    /// The most pages of the pools that were in use in each run.
+    pub(super) pools: Vec<PoolPages>,
 }
 
 /// What comes before each run, and is not measured.
@@ -84,6 +87,7 @@ pub(super) struct Measuring<'a> {
     pub(super) recorded: Option<&'a Path>,
     /// The most turns of a run-off, however long they take; `None` for what is usual.
     pub(super) run_off: Option<u32>,
+    pub(super) conditions: &'a Conditions,
 }
 
 /// How many runs to sample of a program that is so long in faults, if at least `runs`.
@@ -107,11 +111,15 @@ impl<'a> Measuring<'a> {
     ) -> Result<Measured> {
         let settings = Settings::acquire(places)?;
         let began = Instant::now();
-        settings.hold_khugepaged()?;
+        self.conditions.apply(&settings, places)?;
         settings.always(&[])?;
         // This run warms the page cache.
         let first = self.run(Peak::Seen)?;
-        let peak = if first.peak_rss_bytes < SMALL_BYTES { Peak::Seen } else { Peak::Counted };
+        let peak = match first.peak_rss_bytes {
+            _ if self.conditions.khugepaged.is_some() => Peak::SeenWithHuge,
+            ..SMALL_BYTES => Peak::Seen,
+            _ => Peak::Counted,
+        };
         // Of a program with more than one process, a run more tells the peaks of all.
         let apart = peak == Peak::Counted && first.processes.len() > 1;
         let mut measured = vec![Runs::default(); sets.len()];
@@ -121,12 +129,15 @@ impl<'a> Measuring<'a> {
                 self.tell(&mut progress, "runs", &sets[at].name());
                 let fell_back = || sets[at].kib().filter_map(|kib| settings.fell_back(kib)).sum::<u64>();
                 let before = fell_back();
-                let kib = kib_of(sets[at]);
-                let mut run = settings.while_always(&kib, || self.run(peak))?;
+                let (mut run, pools) = while_set(&settings, sets[at], || {
+                    let (run, pools) = watched(self.conditions.pools, places, || self.run(peak));
+                    Ok((run?, pools))
+                })?;
                 measured[at].fell_back += fell_back() - before;
+                measured[at].pools.push(pools);
                 let mut seen = std::mem::take(&mut run.processes);
                 if apart {
-                    seen = settings.while_always(&kib, || self.run(Peak::Seen))?.processes;
+                    seen = while_set(&settings, sets[at], || self.run(Peak::Seen))?.processes;
                 }
                 measured[at].runs.push(run);
                 measured[at].processes.extend((!seen.is_empty()).then_some(seen));
@@ -177,7 +188,7 @@ impl<'a> Measuring<'a> {
     fn turn(self, settings: &Settings, sets: &[FolioSet], turn: u32) -> Result<Vec<u64>> {
         let mut times = vec![0; sets.len()];
         for at in order(turn, sets.len()) {
-            times[at] = settings.while_always(&kib_of(sets[at]), || self.run(Peak::Counted))?.run_ns;
+            times[at] = while_set(settings, sets[at], || self.run(Peak::Counted))?.run_ns;
         }
         Ok(times)
     }
@@ -209,7 +220,7 @@ impl<'a> Measuring<'a> {
             }
             for at in order(turn, sets.len()) {
                 self.tell(&mut progress, "sampled runs", &sets[at].name());
-                let run = settings.while_always(&kib_of(sets[at]), || {
+                let run = while_set(settings, sets[at], || {
                     self.before.each_run()?;
                     sampler.run(self.command, self.shown)
                 })?;
@@ -274,8 +285,10 @@ impl<'a> Measuring<'a> {
     }
 }
 
-fn kib_of(set: FolioSet) -> Vec<usize> {
-    set.kib().collect()
+/// Does something while memory has the folios of a set, and memory that asks those on request.
+fn while_set<T>(settings: &Settings, set: FolioSet, run: impl FnMut() -> Result<T>) -> Result<T> {
+    let (always, madvise): (Vec<usize>, Vec<usize>) = (set.kib().collect(), set.requested().kib().collect());
+    settings.while_given(&Sizes { always: &always, madvise: &madvise }, run)
 }
 
 /// The order in which a turn runs so many sets, drawn by the number of the turn. A run gets the memory that the run before it has

@@ -1,6 +1,8 @@
 //! `quire verify`: runs programs under each folio size on the running kernel, beside what a replay predicts.
 //!
 //! ```text
+//! conditions what else is set meanwhile: shared memory, pools of huge pages, khugepaged
+//! from_advice all of this as `quire advise` recommends it
 //! measure   the runs under each set of sizes
 //! run_process a process of its own for each, so that this one's memory does not count as the program's
 //! fault_time further runs, of which samples tell how long they are in faults
@@ -16,7 +18,9 @@
 //! ```
 
 mod compare;
+mod conditions;
 mod fault_time;
+mod from_advice;
 mod group;
 mod measure;
 mod priced;
@@ -41,10 +45,11 @@ pub use unsampled::{FaultsArgs, fault};
 use crate::advise;
 use crate::files::{self, Shard};
 use crate::output::{self, Format, quoted, say};
-use crate::replay::{FolioSet, ReplayError, Trial, parse_size};
+use crate::replay::{FolioSet, ReplayError, Trial, parse_set};
 use crate::settings::{Places, Settings};
 use crate::trace::Tier;
 use compare::{ADVICE_PERCENT, Compared};
+use conditions::{Conditions, PoolPages};
 use measure::{Before, Measuring};
 use priced::Priced;
 
@@ -52,6 +57,8 @@ const EXAMPLES: &str = "\
 Examples:
   quire verify -- sort big.txt
   quire verify --sizes 4K,64K,2M --runs 3 -- gcc -O2 -c -o big.o big.c
+  quire verify --advice advice.json
+  quire verify --sizes 4K --shmem 64K -- ./program
   quire verify traces/*.qtrace";
 
 /// Run programs on this machine's Linux under each folio size, beside what a replay predicts.
@@ -63,14 +70,29 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Traces that `quire record` wrote, or folders of them.
-    #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["command", "advice"], conflicts_with = "command")]
     files: Vec<PathBuf>,
     /// Only share I of N of the traces, when N machines share them.
     #[arg(long, value_name = "I/N", conflicts_with = "command")]
     shard: Option<Shard>,
-    /// Folio sizes, 4K to 2M, with commas between them [default: all that the kernel has].
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
+    /// Folio sizes, 4K to 2M, or sets as 64K+2M, with commas between them [default: all that the kernel has].
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_set)]
     sizes: Vec<FolioSet>,
+    /// Folio sizes of shared memory meanwhile, as 64K: `shmem_enabled` is `within_size` for these and `never` for others
+    /// [default: as this machine has them].
+    #[arg(long, value_name = "SIZES", value_parser = parse_set)]
+    shmem: Option<FolioSet>,
+    /// Huge pages that are free in the pools meanwhile, as 2M=16 or 2M=16,1G=1.
+    #[arg(long, value_name = "SIZE=PAGES", value_parser = conditions::parse_pools)]
+    pool: Option<PoolPages>,
+    /// Settings of khugepaged meanwhile, as max_ptes_none=64,scan_sleep_millisecs=100. Linux starts it only under sizes with 2M
+    /// [default: it is held].
+    #[arg(long, value_name = "NAME=N,...", value_parser = advise::parse_khugepaged)]
+    khugepaged: Option<advise::Asked>,
+    /// Take sizes, --shmem, --pool and the command from what `quire advise --format json` recommends of one program; options
+    /// and a command that are given go before.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "shard"])]
+    advice: Option<PathBuf>,
     /// Runs under each size.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
     runs: u32,
@@ -106,18 +128,35 @@ pub struct Args {
 /// # Errors
 /// A program that cannot be recorded or run, a trace that cannot be replayed, settings that this user may not change.
 pub fn run(args: &Args) -> Result<()> {
+    let advised;
+    let args = match &args.advice {
+        Some(file) => {
+            advised = from_advice::with(args.clone(), file)?;
+            &advised
+        }
+        None => args,
+    };
+    let conditions = args.conditions();
+    conditions.check(&args.sizes)?;
     if args.command.is_empty() {
         let files = files::chosen(&args.files, "qtrace", args.shard)?;
-        return files.iter().try_for_each(|file| verify(args, file));
+        return files.iter().try_for_each(|file| verify(args, file, &conditions));
     }
     let directory = tempfile::tempdir()?;
     let trace = directory.path().join("program.qtrace");
-    let program = args.measuring(&args.command, 0, None);
+    let program = args.measuring(&args.command, 0, None, &conditions);
+    // A program that finds no huge page in the pool may end, or take other memory.
+    let places = Places::of_this_machine();
+    let pools = conditions.pools().map(|_| Settings::acquire(&places)).transpose()?;
+    if let Some(settings) = &pools {
+        conditions.apply(settings, &places)?;
+    }
     // All runs that are measured find their files in the page cache. So does the recorded one: its faults are prices, and a wait
     // for a disk is none.
     Measuring { shown: false, ..program }.warm()?;
     program.record(&trace)?;
-    verify(args, &trace)
+    drop(pools);
+    verify(args, &trace, &conditions)
 }
 
 impl Args {
@@ -126,15 +165,21 @@ impl Args {
         command: &'a [OsString],
         sampled: u32,
         recorded: Option<&'a Path>,
+        conditions: &'a Conditions,
     ) -> Measuring<'a> {
         let before = Before { script: self.prepare.as_deref(), rest: self.rest };
         let (shown, run_off) = (self.show_output, self.run_off);
-        Measuring { command, before, shown, sampled, recorded, run_off }
+        Measuring { command, before, shown, sampled, recorded, run_off, conditions }
+    }
+
+    fn conditions(&self) -> Conditions {
+        let (shmem, pools) = (self.shmem, self.pool.unwrap_or_default());
+        Conditions { shmem, pools, khugepaged: self.khugepaged.clone() }
     }
 }
 
 /// Predicts, measures and shows one program.
-fn verify(args: &Args, trace: &Path) -> Result<()> {
+fn verify(args: &Args, trace: &Path, conditions: &Conditions) -> Result<()> {
     let held = Places::of_this_machine();
     let sizes = sizes(args, &held);
     let in_trace = |error: ReplayError| anyhow!("{}: {error}", quoted(trace));
@@ -146,8 +191,13 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         );
     }
     // The replay under single pages is what the others are compared with.
-    let known = sizes.iter().fold(FolioSet::FRAMES, |all, size| all.with(*size));
-    let sets = advise::tried(FolioSet::FRAMES, known);
+    let known =
+        sizes.iter().fold(FolioSet::FRAMES, |all, size| all.with(size.unrequested()).with(size.requested()));
+    let mut sets = advise::tried(FolioSet::FRAMES, known);
+    let of_those_that_ask = if trial.asks() { advise::asking(known) } else { Vec::new() };
+    let more: Vec<FolioSet> =
+        sizes.iter().copied().chain(of_those_that_ask).filter(|set| !sets.contains(set)).collect();
+    sets.extend(more);
     let replayed = priced::replay(&trial, &sets).map_err(in_trace)?;
     warn(trace, &trial);
     let command: Vec<OsString> = match args.command.is_empty() {
@@ -155,7 +205,7 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
         false => args.command.clone(),
     };
     // Changed only while the programs run, and by a process without other threads until then.
-    let priced = Priced::new(&trial, &replayed)?;
+    let priced = Priced::new(&trial, &replayed, conditions)?;
     let sampled = match fault_time::missing() {
         Some(why) if args.sampled_runs != Some(0) => {
             say(format_args!("quire: the time in faults is not measured: {why}"));
@@ -167,7 +217,7 @@ fn verify(args: &Args, trace: &Path) -> Result<()> {
     // The program of a file is not recorded again: it may be one of another machine.
     let recordings = tempfile::tempdir()?;
     let recorded = (!args.command.is_empty()).then_some(recordings.path());
-    let program = args.measuring(&command, sampled, recorded);
+    let program = args.measuring(&command, sampled, recorded, conditions);
     let mut runs = sizes;
     if !runs.contains(&priced.advised.0) {
         runs.push(priced.advised.0);

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use quire::vm::FaultKind;
 
+use super::conditions::{Conditions, PoolPages};
 use super::processes::{self, ProcessMemory};
 use super::turns::median;
-use crate::advise::{self, Prices};
+use crate::advise::{self, Collapses, Prices, ShmemChange};
 use crate::calibrate::usual;
 use crate::replay::{Figures, FolioSet, ReplayError, Trial};
+use crate::settings::Places;
 
 /// The predictions, of single pages first.
 #[derive(Clone, Debug)]
@@ -20,6 +22,9 @@ pub(super) struct Priced {
     pub(super) measured: bool,
     /// What `quire advise` would choose among all that was replayed, and the share of its peak that was never touched.
     pub(super) advised: (FolioSet, f64),
+    /// Bytes of the pools' pages that the program maps itself, the most at once.
+    pub(super) pool_bytes: u64,
+    conditions: Conditions,
 }
 
 /// A program under one size.
@@ -33,6 +38,8 @@ pub(super) struct Prediction {
     pub(super) traps: u64,
     pub(super) fault_ns: u64,
     pub(super) peak_rss: u64,
+    /// Memory that leaves of 2 MiB map at the end, if khugepaged runs.
+    pub(super) huge_bytes: Option<u64>,
     /// The peak of each process.
     pub(super) processes: Vec<ProcessMemory>,
 }
@@ -41,8 +48,8 @@ impl Priced {
     /// From the replays, of single pages first.
     ///
     /// # Errors
-    /// Prices of this machine that cannot be read.
-    pub(super) fn new(trial: &Trial, replayed: &[Figures]) -> Result<Self> {
+    /// Prices of this machine that cannot be read, and replays that fail.
+    pub(super) fn new(trial: &Trial, replayed: &[Figures], conditions: &Conditions) -> Result<Self> {
         let small = replayed.first().context("nothing was replayed")?;
         let prices = Prices::of(small, trial.header(), None)?;
         let recorded = trial.header().totals.kernel_faults;
@@ -61,11 +68,25 @@ impl Priced {
             let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
             let (set, peak_rss) = (figures.set, figures.peak_rss);
             let processes = processes::predicted(trial.names(), &figures.processes);
-            Prediction { set, replayed, faults, traps, fault_ns: ns.max(0.0) as u64, peak_rss, processes }
+            let fault_ns = ns.max(0.0) as u64;
+            Prediction { set, replayed, faults, traps, fault_ns, peak_rss, huge_bytes: None, processes }
         };
         let advised = advise::advised(replayed, &prices, trial);
-        let sizes = replayed.iter().map(predicted).collect();
-        Ok(Self { sizes, measured: prices.are_measured(), advised })
+        let mut sizes: Vec<Prediction> = replayed.iter().map(predicted).collect();
+        if let Some(set) = conditions.shmem
+            && let Some(change) = advise::with_shmem(trial, &prices, set)?
+        {
+            sizes.iter_mut().for_each(|prediction| prediction.share(change));
+        }
+        if let Some(asked) = &conditions.khugepaged {
+            let root = Places::of_this_machine().settings;
+            for prediction in &mut sizes {
+                prediction.collapse(advise::beside_khugepaged(trial, &root, asked, prediction.set)?);
+            }
+        }
+        let pool_bytes = PoolPages(trial.huge().0).bytes();
+        let conditions = conditions.clone();
+        Ok(Self { sizes, measured: prices.are_measured(), advised, pool_bytes, conditions })
     }
 
     /// Of these further recordings of the program too: the median of what each predicts, where a fault costs the usual of
@@ -92,10 +113,14 @@ impl Priced {
         let mut predicted = Vec::new();
         for (trial, mut replayed) in all {
             price_as(&mut replayed, &usual);
-            predicted.push(Self::new(&trial, &replayed)?.sizes);
+            predicted.push(Self::new(&trial, &replayed, &self.conditions)?.sizes);
         }
         let sizes = (0..sets.len()).map(|at| Prediction::median(&predicted, at)).collect();
         Ok(Self { sizes, ..self })
+    }
+
+    pub(super) const fn conditions(&self) -> &Conditions {
+        &self.conditions
     }
 
     pub(super) fn of(&self, set: FolioSet) -> Option<&Prediction> {
@@ -109,6 +134,26 @@ impl Priced {
 }
 
 impl Prediction {
+    /// Adds what folios of shared memory change. Which process has how much of it is not known.
+    fn share(&mut self, change: ShmemChange) {
+        let faults = |count: u64| count.saturating_add_signed(change.faults);
+        (self.faults, self.traps) = (faults(self.faults), faults(self.traps));
+        self.fault_ns = (self.fault_ns as f64 + change.time_ns).max(0.0) as u64;
+        self.peak_rss = self.peak_rss.saturating_add_signed(change.memory);
+        if change.memory != 0 {
+            self.processes.clear();
+        }
+    }
+
+    /// Adds what khugepaged changes.
+    fn collapse(&mut self, collapses: Collapses) {
+        self.huge_bytes = Some(collapses.huge_bytes);
+        self.peak_rss = self.peak_rss.saturating_add_signed(collapses.more_bytes);
+        if collapses.more_bytes != 0 {
+            self.processes.clear();
+        }
+    }
+
     /// What is in the middle of the predictions under the set at this place, each figure for itself.
     fn median(predicted: &[Vec<Self>], at: usize) -> Self {
         let of = |figure: fn(&Self) -> u64| {
@@ -123,6 +168,7 @@ impl Prediction {
             traps: of(|of| of.traps),
             fault_ns: of(|of| of.fault_ns),
             peak_rss: of(|of| of.peak_rss),
+            huge_bytes: predicted[0][at].huge_bytes.map(|_| of(|of| of.huge_bytes.unwrap_or(0))),
             processes: processes::usual(predicted.iter().map(|sizes| &sizes[at].processes[..])),
         }
     }
@@ -191,7 +237,7 @@ mod tests {
         let alone = |name: &str| {
             let trial = Trial::open(&path(name), None).unwrap();
             let replayed = replay(&trial, &[FolioSet::FRAMES]).unwrap();
-            (Priced::new(&trial, &replayed).unwrap(), trial, replayed)
+            (Priced::new(&trial, &replayed, &Conditions::default()).unwrap(), trial, replayed)
         };
         let with = |names: &[&str]| {
             let (priced, trial, replayed) = alone("gcc.qtrace");

@@ -60,7 +60,8 @@ impl RunProcess<'_> {
         let mut run = Command::new(itself);
         run.arg(SUBCOMMAND)
             .args(["--parent", &process::id().to_string()])
-            .args((self.peak == Peak::Seen).then_some("--see-peak"))
+            .args(self.peak.is_seen().then_some("--see-peak"))
+            .args((self.peak == Peak::SeenWithHuge).then_some("--see-huge"))
             .args(self.shown.then_some("--show-output"));
         if let Some(group) = &self.group {
             run.arg("--group").arg(group);
@@ -80,6 +81,8 @@ pub struct RunArgs {
     #[arg(long)]
     see_peak: bool,
     #[arg(long)]
+    see_huge: bool,
+    #[arg(long)]
     show_output: bool,
     #[arg(long)]
     group: Option<PathBuf>,
@@ -98,7 +101,11 @@ pub fn run_once(args: &RunArgs) -> Result<()> {
         bail!("the process that waits for this run has ended");
     }
     let streams = Streams::of_program(args.show_output)?;
-    let peak = if args.see_peak { Peak::Seen } else { Peak::Counted };
+    let peak = match (args.see_peak, args.see_huge) {
+        (_, true) => Peak::SeenWithHuge,
+        (true, false) => Peak::Seen,
+        (false, false) => Peak::Counted,
+    };
     let counted = run_unrecorded(&args.command, peak, args.group.as_deref());
     drop(streams);
     let counted = serde_json::to_vec(&counted?)?;

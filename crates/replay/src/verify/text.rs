@@ -6,6 +6,7 @@ use super::compare::{
     Advice, Compared, FAULT_TIME_PERCENT, FAULTS_PERCENT, Figure, RSS_PERCENT, Row, Verdict, rss_grain,
     time_grain,
 };
+use super::conditions::Told;
 use super::processes::{ProcessFigure, Processes};
 use super::run_off::Against;
 use crate::output::{duration, quoted};
@@ -27,7 +28,7 @@ Each process was stopped at its end, to read its peak; the times contain that.
 ";
 
 pub(super) fn section(compared: &Compared) -> String {
-    let mut text = heading(compared);
+    let mut text = heading(compared) + &conditions(compared);
     text.push_str("                  faults                       peak RSS, MiB       seconds\n");
     text.push_str("size predicted measured   error  spread predicted measured  error kernel     run\n");
     for row in &compared.sizes {
@@ -50,6 +51,11 @@ pub(super) fn section(compared: &Compared) -> String {
     let grain = mib(rss_grain());
     let or_grain = format!(", the runs' own spread, or {grain} MiB (kernel's count).\n");
     let of_each = processes(compared);
+    let mut further = judged(|row| row.huge_bytes.as_ref(), "Leaves of 2 MiB", FAULTS_PERCENT);
+    further += if further.is_empty() { "" } else { ", or 2 MiB, or the runs' own spread.\n" };
+    let pool = judged(|row| row.pool_bytes.as_ref(), "Pages of the pool", FAULTS_PERCENT);
+    further += &pool;
+    further += if pool.is_empty() { "" } else { or_spread };
     let assumed = match compared.prices_measured {
         true => "",
         false => "\n(prices assumed: `calibrate --kernel`)",
@@ -63,6 +69,7 @@ pub(super) fn section(compared: &Compared) -> String {
         + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
         + &or_grain
         + &of_each
+        + &further
         + &judged(|row| row.fault_ns.as_ref(), "Time in faults", FAULT_TIME_PERCENT)
         + &or_samples
         + &compared.advice.as_ref().map_or_else(String::new, advice)
@@ -158,9 +165,8 @@ fn fault_times(text: &mut String, compared: &Compared) {
         let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
         let _ = writeln!(
             text,
-            "{:<4}{:>10}{:>9}{:>8}{:>8}",
-            row.folio,
-            ms(time.predicted),
+            "{}{:>9}{:>8}{:>8}",
+            named(&row.folio, &ms(time.predicted)),
             ms(time.measured.median),
             format!("{:+.1}%", time.error_percent),
             format!("{:.1}%", time.measured.spread_percent),
@@ -179,13 +185,36 @@ fn heading(compared: &Compared) -> String {
     format!("{command}{runs}\n")
 }
 
+/// What else was set.
+fn conditions(compared: &Compared) -> String {
+    let Told { shmem, pool, khugepaged } = &compared.conditions;
+    let mut text = String::new();
+    if let Some(set) = shmem {
+        let _ = writeln!(text, "with folios of {set} for shared memory (within_size)");
+    }
+    if let Some(pages) = pool {
+        let _ = writeln!(text, "with free huge pages: {pages}");
+    }
+    for setting in khugepaged.iter().flat_map(|settings| settings.split(',')) {
+        let _ = writeln!(text, "with khugepaged: {setting}");
+    }
+    text
+}
+
+/// A name before the first column of figures; one that is too long has a line of its own.
+fn named(name: &str, first: &str) -> String {
+    match 14_usize.checked_sub(name.len()).filter(|room| *room > first.len()) {
+        Some(room) => format!("{name}{first:>room$}"),
+        None => format!("{name}\n{first:>14}"),
+    }
+}
+
 fn line(row: &Row) -> String {
     let (faults, rss) = (&row.faults, &row.peak_rss_bytes);
     let seconds = |ns: u64| format!("{:.3}", ns as f64 / 1e9);
     format!(
-        "{:<4}{:>10}{:>9}{:>8}{:>8}{:>10}{:>9}{:>7}{:>7}{:>8}",
-        row.folio,
-        faults.predicted,
+        "{}{:>9}{:>8}{:>8}{:>10}{:>9}{:>7}{:>7}{:>8}",
+        named(&row.folio, &faults.predicted.to_string()),
         faults.measured.median,
         format!("{:+.1}%", faults.error_percent),
         format!("{:.1}%", faults.measured.spread_percent),
@@ -202,6 +231,18 @@ fn mib(bytes: u64) -> String {
 }
 
 fn notes(text: &mut String, row: &Row) {
+    for (figure, what) in [
+        (&row.huge_bytes, "in leaves of 2 MiB at the end"),
+        (&row.pool_bytes, "of the pool in use at the most"),
+    ] {
+        let Some(Figure { predicted, measured, error_percent, .. }) = figure else { continue };
+        let (predicted, measured) = (mib(*predicted), mib(measured.median));
+        let _ = writeln!(
+            text,
+            "{}: {measured} MiB {what},\n        {predicted} predicted ({error_percent:+.1}%).",
+            row.folio
+        );
+    }
     if row.fell_back > 0 {
         let _ = writeln!(text, "{}: {} faults of the system found no free folio.", row.folio, row.fell_back);
     }

@@ -175,7 +175,9 @@ pub(super) fn lines(series: &[(Mark, Vec<(f64, f64)>)], names: [&str; 2], told: 
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let mut chart = axes(&area, 0.0..right, 0.0..top, names, [&|value| plain(value, right), &thousands])?;
+        // Whole numbers would not tell the lines of a low plot apart.
+        let upright = |value| if top < 10.0 { plain(value, top) } else { thousands(value) };
+        let mut chart = axes(&area, 0.0..right, 0.0..top, names, [&|value| plain(value, right), &upright])?;
         for (mark, points) in series {
             let line = LineSeries::new(points.iter().copied(), SERIES[*mark as usize].stroke_width(3));
             chart.draw_series(line).map_err(failed)?;
@@ -316,4 +318,26 @@ fn short(ratio: f64) -> String {
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("cannot draw a plot: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An axis up to 2 had the numbers 0, 0, 1, 2.
+    #[test]
+    fn no_two_numbers_of_an_axis_are_the_same() {
+        for most in [0.4, 1.8, 7.0, 170.0, 60_000.0] {
+            let line = vec![(0.0, 0.0), (8.0, most)];
+            let drawn = lines(&[(Mark::Circle, line)], ["seconds", "MiB"], "a line").unwrap().into_string();
+            // The numbers of the upright axis end where it begins.
+            let texts = drawn.split("<text ").skip(1).filter(|text| text.contains("text-anchor=\"end\""));
+            let numbers: Vec<&str> =
+                texts.filter_map(|text| text.split('>').nth(1)?.split('<').next()).map(str::trim).collect();
+            let mut each = numbers.clone();
+            each.sort_unstable();
+            each.dedup();
+            assert!(numbers.len() > 2 && each.len() == numbers.len(), "{numbers:?} up to {most}");
+        }
+    }
 }

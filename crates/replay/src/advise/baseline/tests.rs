@@ -45,6 +45,13 @@ fn sizes_are_as_the_kernel_has_them() {
         found.requests(set("16K,64K,2M")).iter().map(|change| short(&change.run)).collect();
     assert_eq!(asked, ["echo madvise > hugepages-64kB", "echo never > hugepages-512kB"]);
     assert_eq!(found.changes(set("16K")), Ok(Vec::new()));
+    let asking = found.changes(set("64K").on_request(set("2M"))).expect("all sizes are there");
+    let said: Vec<String> = asking.iter().map(|change| short(&change.run)).collect();
+    let expected =
+        ["echo always > hugepages-64kB", "echo never > hugepages-16kB", "echo never > hugepages-512kB"];
+    assert_eq!(said, expected, "2M stays for memory that asks, 512K does not");
+    let asking = found.changes(set("4K").on_request(set("16K"))).expect("all sizes are there");
+    assert_eq!(short(&asking[0].run), "echo madvise > hugepages-16kB");
 }
 
 /// A command with the last directory of its file alone.

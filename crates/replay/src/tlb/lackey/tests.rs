@@ -1,6 +1,12 @@
 use super::*;
 use crate::tlb::Leaves;
 
+/// All that is read from a line.
+fn parse(line: &[u8]) -> Option<(Access, u64, u64)> {
+    let (access, (addr, bytes)) = kind(line).zip(place(line))?;
+    Some((access, addr, bytes))
+}
+
 #[test]
 fn lines_are_read_and_all_else_is_left() {
     assert_eq!(parse(b"I  0401ab73,5"), Some((Access::Fetch, 0x0401_ab73, 5)));
@@ -39,8 +45,29 @@ fn lines_may_be_cut_anywhere() {
     // The load crosses into a second page. No mapping is there, so that no page is large. What is loaded where
     // instructions were fetched hits the second level.
     let counts = Counts { second: 1, walks: 2, fetch_second: 0, fetch_walks: 1 };
-    assert_eq!(whole, Run { accesses: 3, fetches: 2, counts: vec![counts; 3], cut: false });
+    assert_eq!(whole, Run { accesses: 3, fetches: 2, counts: vec![counts; 3], cut: false, sampled: None });
     for cut in 1..text.len() {
         assert_eq!(run(&[cut]), whole, "cut at {cut}");
     }
+}
+
+#[test]
+fn the_counts_of_windows_stand_for_all() {
+    let processor = Processor::assumed("GenuineIntel");
+    let mut models = Models::new(&processor, &[Backing::default()], std::process::id());
+    models.windows = Windows::of(64, 4);
+    // Each load is of another page, and each fetch of the same one.
+    let mut lines = String::new();
+    for load in 0..4000_u64 {
+        lines += &format!("I  1000,4\n L {:x},8\n", (1 << 32) + load * 4096);
+    }
+    let mut bytes = lines.into_bytes();
+    let filled = bytes.len();
+    assert_eq!(models.lines(&mut bytes, filled), 0);
+    let run = models.end(false);
+    assert_eq!((run.accesses, run.fetches), (4000, 4000), "all are counted");
+    assert_eq!(run.counts[0].walks, 4000, "{run:?}");
+    let sampled = run.sampled.expect("not all went through");
+    assert!((2..=5).contains(&sampled.windows) && sampled.share < 0.1, "{sampled:?}");
+    assert_eq!(sampled.walks_per_thousand, [(1000.0, 1000.0)]);
 }

@@ -48,6 +48,8 @@ fn the_advice_is_judged_by_the_fastest_set() {
         let row = |(folio, run_ns): &(&str, u64)| {
             let figure = Figure::new(1, Spread::of(vec![1]), 5.0, 0);
             Row {
+                huge_bytes: None,
+                pool_bytes: None,
                 folio: (*folio).to_owned(),
                 replayed_faults: 1,
                 faults: figure,

@@ -1,4 +1,5 @@
 use super::super::compare::{Advice, Figure, Spread};
+use super::super::conditions::{Conditions, PoolPages};
 use super::super::run_off::RunOff;
 use super::*;
 
@@ -11,6 +12,8 @@ fn compared(command: &[&str]) -> Compared {
         verdict,
     };
     let row = |folio, verdict| Row {
+        huge_bytes: None,
+        pool_bytes: None,
         folio: str::to_owned(folio),
         replayed_faults: 1,
         faults: figure(123_456_789, 12_345_678, verdict),
@@ -23,6 +26,7 @@ fn compared(command: &[&str]) -> Compared {
         exit_codes: vec![0, 3],
     };
     Compared {
+        conditions: Conditions::default().told(),
         schema: 1,
         program: "p".to_owned(),
         program_version: String::new(),
@@ -88,6 +92,28 @@ fn processes_that_are_not_as_predicted_are_named() {
     let said = "\nPeak RSS of each process: 6 of 9 within these.\n        Not compared: 12 only in the replay, 0 only in the runs.\n";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("x' 1 under 128K: 12345.0, 12346.0 measured, -102.8%\n"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn what_else_was_set_is_told_with_its_figures() {
+    let mut compared = compared(&["p"]);
+    compared.conditions = Conditions { pools: PoolPages([4, 0]), ..Conditions::default() }.told();
+    let figure = Figure { verdict: Verdict::Within, ..compared.sizes[0].faults };
+    for row in &mut compared.sizes {
+        row.folio = "16K+64K, 2M by madvise".to_owned();
+        (row.huge_bytes, row.pool_bytes) = (Some(figure), Some(Figure { predicted: 8 << 20, ..figure }));
+    }
+    let text = section(&compared);
+    for said in [
+        "\nwith free huge pages: 2M=4\n",
+        "\n16K+64K, 2M by madvise\n     123456789 ",
+        "MiB of the pool in use at the most,\n        8.0 predicted (-102.8%).\n",
+        "\nLeaves of 2 MiB: 3 of 3 within 5 %",
+        "\nPages of the pool: 3 of 3 within 5 %",
+    ] {
+        assert!(text.contains(said), "no {said:?} in {text}");
+    }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 

@@ -1,0 +1,216 @@
+//! Each field that a command writes with `--format json` stands in a table of the documentation.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use lab::host::thp::{root, sizes};
+use lab::trace::{Call, EventKind, FileId, PathId, Syscall};
+use serde_json::Value;
+
+use crate::advise::{grow_heap, line, quire, text, touches};
+use crate::bundled;
+use crate::recorder::is_root;
+use crate::small_trace::{HEAP, anonymous, call, program};
+
+const COMMON: &str = "json-output.md#How is a machine described?";
+/// Where these traces map memory.
+const AT: u64 = 0x10_0000_0000;
+/// Objects whose keys are names of other things than fields: of sizes, kinds, calls, counters.
+const MACHINE: [&str; 3] = ["machine.mitigations", "machine.settings", "machine.thp.sizes"];
+
+/// The words in backquotes of all tables of these pages, each with the heading above the tables if not all of them.
+fn documented(pages: &[&str]) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    for page in pages {
+        let (file, heading) = page.split_once('#').unwrap_or((page, ""));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        let text = std::fs::read_to_string(path).expect("the page is there");
+        let (mut inside, mut tables) = (heading.is_empty(), 0);
+        for line in text.lines() {
+            if let Some(title) = line.strip_prefix("## ") {
+                inside = heading.is_empty() || title == heading;
+            }
+            if inside && line.starts_with('|') {
+                tables += 1;
+                words.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+            }
+        }
+        assert!(tables > 0, "no table in {page}");
+    }
+    words
+}
+
+/// The fields of a value that no table has, by their place.
+fn undocumented(
+    value: &Value,
+    tables: &BTreeSet<String>,
+    by_name: &[&str],
+    place: &str,
+    found: &mut BTreeSet<String>,
+) {
+    match value {
+        Value::Array(values) => {
+            values.iter().for_each(|value| undocumented(value, tables, by_name, place, found))
+        }
+        Value::Object(fields) => {
+            let names = by_name.contains(&place) || MACHINE.contains(&place);
+            for (name, value) in fields {
+                let place = match place {
+                    "" => name.clone(),
+                    _ if names => place.to_owned() + ".*",
+                    _ => format!("{place}.{name}"),
+                };
+                if !names && !tables.contains(name) {
+                    found.insert(place.clone());
+                }
+                undocumented(value, tables, by_name, &place, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Fails for fields of the values that no table of the pages has.
+fn hold(what: &str, pages: &[&str], by_name: &[&str], values: &[Value]) {
+    assert!(!values.is_empty(), "{what} has written nothing");
+    let (tables, mut found) = (documented(pages), BTreeSet::new());
+    values.iter().for_each(|value| undocumented(value, &tables, by_name, "", &mut found));
+    assert!(found.is_empty(), "{what}: no table in {pages:?} has {found:?}");
+}
+
+/// What a run that succeeds writes to standard output.
+fn written(arguments: &[&str]) -> Vec<Value> {
+    let output = quire(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    let values: Result<Vec<Value>, _> =
+        serde_json::Deserializer::from_slice(&output.stdout).into_iter().collect();
+    values.unwrap_or_else(|wrong| panic!("{arguments:?}: {wrong}"))
+}
+
+fn may_change_sizes() -> bool {
+    let size = sizes(&root()).remove(&64);
+    size.is_some_and(|size| OpenOptions::new().write(true).open(size).is_ok())
+}
+
+#[test]
+fn of_advise() {
+    const PAGES: [&str; 3] = [
+        "advise-json.md",
+        "advise-policies.md#What is in the JSON line?",
+        "tlb-misses.md#What is in the JSON line?",
+    ];
+    const BY_NAME: [&str; 7] = [
+        "sets.kinds",
+        "sets.folios",
+        "shmem.sets.folios",
+        "prices.ns",
+        "prices.faults",
+        "fragmentation.percent_by_size",
+        "khugepaged.settings",
+    ];
+    let more = ["--memory-high", "64M", "--khugepaged", "scan_sleep_millisecs=1"];
+    let mut lines = vec![line(&bundled::directory().join("gcc.qtrace"), &more)];
+    // The heap gains, the other mapping would waste.
+    let mut parts = program();
+    grow_heap(&mut parts, 2 << 20);
+    touches(&mut parts, HEAP, 512, 1);
+    parts.event(10, anonymous(AT, 4 << 20));
+    touches(&mut parts, AT, 1024, 16);
+    parts.computes(10_000_000);
+    parts.exit(10);
+    lines.push(line(&parts.write(), &[]));
+    // Private memory that huge pages of a pool would carry, and shared memory.
+    let mut large = program();
+    large.event(10, anonymous(AT, 32 << 20));
+    touches(&mut large, AT, 32 << 8, 1);
+    let EventKind::Syscall(shared) = call(Call::Mmap, [0, 4 << 20, 3, 0x21, 3, 0], (2 * AT) as i64) else {
+        return;
+    };
+    let file = Some(FileId { device: 1, inode: 5, path: PathId(1) });
+    large.event(10, EventKind::Syscall(Syscall { file, ..shared }));
+    touches(&mut large, 2 * AT, 64, 1);
+    large.exit(10);
+    lines.push(line(&large.write(), &["--fragmentation", "100"]));
+    for (line, fields) in
+        lines.iter().zip([&["code", "khugepaged", "heat"][..], &["plan"], &["defrag", "hugetlb", "shmem"]])
+    {
+        fields.iter().for_each(|field| assert!(line[field].is_object(), "{field}: {line}"));
+    }
+    let measured = ["advise", "--format", "json", "--instrumented", "--", "true"];
+    lines.extend(written(&measured));
+    if is_root() {
+        let referenced = written(&["advise", "--format", "json", "--referenced", "--", "sleep", "0.5"]);
+        assert!(referenced[0]["reach"].is_object());
+        lines.extend(referenced);
+    }
+    hold("advise", &PAGES, &BY_NAME, &lines);
+}
+
+#[test]
+fn of_replay() {
+    let gcc = bundled::directory().join("gcc.qtrace");
+    let values = written(&["replay", "--rounds", "1", "--format", "json", gcc.to_str().expect("a name")]);
+    let by_name = ["faults", "folios", "verbs", "calls_skipped"];
+    hold("replay", &["replay-figures.md#What is in the JSON line?", COMMON], &by_name, &values);
+}
+
+#[test]
+fn of_verify() {
+    if !may_change_sizes() {
+        eprintln!("no folios of 64 KiB that this user may choose: not tested");
+        return;
+    }
+    let options = ["verify", "--sizes", "4K,64K", "--runs", "1", "--sampled-runs", "1", "--run-off", "10"];
+    let values = written(&[&options[..], &["--format", "json", "--", "sh", "-c", "(true); true"]].concat());
+    let peak = "/sizes/0/processes/matched/0/peak_rss_bytes/measured/least";
+    assert!(values[0].pointer(peak).is_some(), "{values:?}");
+    hold("verify", &["json-output.md#What does verify write?", COMMON], &[], &values);
+}
+
+#[test]
+fn of_restore() {
+    hold(
+        "restore",
+        &["json-output.md#What does restore write?"],
+        &[],
+        &written(&["restore", "--format", "json"]),
+    );
+}
+
+#[test]
+fn of_record() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("t.qtrace");
+    let trace = trace.to_str().expect("a name");
+    let mut values = written(&["record", "--format", "json", "-o", trace, "--", "sh", "-c", "(true); true"]);
+    if is_root() {
+        let pid = std::process::id().to_string();
+        let attached = ["record", "--format", "json", "--pid", &pid, "--duration", "100ms", "-o", trace];
+        values.extend(written(&attached));
+        assert!(values[1]["attached"].is_object() && values[1]["overhead"].is_object(), "{values:?}");
+    }
+    hold("record", &["json-output.md#What does record write?"], &["calls"], &values);
+}
+
+#[test]
+fn of_bench_and_compare() {
+    const PAGES: [&str; 2] = ["json-output.md#What do bench and compare write?", COMMON];
+    let by_name = ["counters", "params"];
+    hold("bench", &PAGES, &by_name, &written(&["bench", "boot", "--smoke", "--format", "json"]));
+    let compared = written(&["compare", "--smoke", "--only", "teardown", "--format", "json"]);
+    hold("compare", &PAGES, &by_name, &compared);
+    let listed = written(&["bench", "--list", "--format", "json"]);
+    hold("bench --list", &["json-output.md"], &[], &listed);
+}
+
+#[test]
+fn of_calibrate() {
+    const PAGE: &str = "json-output.md#What does calibrate write?";
+    hold("calibrate", &[PAGE], &[], &written(&["calibrate", "--smoke", "--format", "json"]));
+    if may_change_sizes() {
+        let by_name = ["fault_ns", "fault_spread", "recycled_ns", "recorder_ns"];
+        let values = written(&["calibrate", "--kernel", "--smoke", "--format", "json"]);
+        hold("calibrate --kernel", &[PAGE], &by_name, &values);
+    }
+}

@@ -1,0 +1,188 @@
+//! What else is set while the programs of `quire verify` run: folio sizes of shared memory, pools of huge pages, khugepaged.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::advise::{self, Asked};
+use crate::replay::FolioSet;
+use crate::settings::{Places, Settings};
+
+/// Sizes of huge pages: name and KiB.
+const POOLS: [(&str, usize); 2] = [("2M", 2 << 10), ("1G", 1 << 20)];
+
+/// How often the use of a pool is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What the user wants to be set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conditions {
+    pub(super) shmem: Option<FolioSet>,
+    pub(super) pools: PoolPages,
+    pub(super) khugepaged: Option<Asked>,
+}
+
+/// Pages that are free in the pools of each size when a program starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PoolPages(pub(super) [u64; POOLS.len()]);
+
+/// The conditions as they are told.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shmem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) khugepaged: Option<String>,
+}
+
+/// Parses pages by size, as `2M=16,1G=1`.
+pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
+    let mut pages = PoolPages::default();
+    for one in text.split(',') {
+        let wrong = || "write SIZE=PAGES, as 2M=16 or 1G=1, several between commas".to_owned();
+        let (size, number) = one.split_once('=').ok_or_else(wrong)?;
+        let at =
+            POOLS.iter().position(|(name, _)| name.eq_ignore_ascii_case(size.trim())).ok_or_else(wrong)?;
+        pages.0[at] = number.trim().parse().map_err(|_| wrong())?;
+    }
+    Ok(pages)
+}
+
+impl PoolPages {
+    pub(super) const fn is_none(self) -> bool {
+        self.0[0] == 0 && self.0[1] == 0
+    }
+
+    /// The bytes of all.
+    pub(super) fn bytes(self) -> u64 {
+        self.0.iter().zip(POOLS).map(|(pages, (_, kib))| (pages * kib as u64) << 10).sum()
+    }
+
+    fn name(self) -> Option<String> {
+        let sizes = self.0.iter().zip(POOLS).filter(|(pages, _)| **pages > 0);
+        let names: Vec<String> = sizes.map(|(pages, (name, _))| format!("{name}={pages}")).collect();
+        (!names.is_empty()).then(|| names.join(","))
+    }
+}
+
+impl Conditions {
+    /// Sets all of it. Without a wish khugepaged is held: it would collapse small pages of longer programs.
+    ///
+    /// # Errors
+    /// Settings that the kernel lacks or refuses, and pools that do not get their pages.
+    pub(super) fn apply(&self, settings: &Settings, places: &Places) -> Result<()> {
+        match &self.khugepaged {
+            Some(asked) => settings.khugepaged(&asked.values())?,
+            None => settings.hold_khugepaged()?,
+        }
+        if let Some(set) = self.shmem {
+            settings.shmem(&set.kib().collect::<Vec<_>>())?;
+        }
+        for (wanted, (name, kib)) in self.pools.0.iter().zip(POOLS).filter(|(pages, _)| **pages > 0) {
+            fill(settings, places, (name, kib), *wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot be run under these sizes.
+    ///
+    /// # Errors
+    /// khugepaged where no memory may have folios of 2 MiB under any of them: Linux does not start it then.
+    pub(super) fn check(&self, sizes: &[FolioSet]) -> Result<()> {
+        match &self.khugepaged {
+            Some(asked) if asked.values().is_empty() => {
+                bail!("--khugepaged off: it is held without this option; leave it out")
+            }
+            Some(_) if !sizes.is_empty() && !sizes.iter().any(|set| advise::khugepaged_starts(*set)) => {
+                bail!(
+                    "khugepaged collapses nothing where folios of 2M are off: with --khugepaged, --sizes must have a set with 2M"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The pools, if pages were wanted.
+    pub(super) fn pools(&self) -> Option<PoolPages> {
+        (!self.pools.is_none()).then_some(self.pools)
+    }
+
+    pub(super) fn told(&self) -> Told {
+        let khugepaged = self.khugepaged.as_ref().map(|asked| {
+            let values = asked.values();
+            values.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+        });
+        Told { shmem: self.shmem.map(FolioSet::name), pool: self.pools.name(), khugepaged }
+    }
+}
+
+/// The directory of a pool.
+fn pool(places: &Places, kib: usize) -> PathBuf {
+    places.pools.join(format!("hugepages-{kib}kB"))
+}
+
+/// Makes a pool large enough for so many free pages that no mapping has reserved.
+fn fill(settings: &Settings, places: &Places, (name, kib): (&str, usize), wanted: u64) -> Result<()> {
+    let directory = pool(places, kib);
+    let Some(free) = unreserved(&directory) else { bail!("this kernel has no pool of huge pages of {name}") };
+    let all = number(&directory, "nr_hugepages").unwrap_or(0);
+    let more = wanted.saturating_sub(free);
+    if more == 0 {
+        return Ok(());
+    }
+    settings.set(&directory.join("nr_hugepages"), &(all + more).to_string())?;
+    match unreserved(&directory) {
+        Some(free) if free >= wanted => Ok(()),
+        free => bail!(
+            "the pool of huge pages of {name} has {} free pages of {wanted}: memory is in use, or in pieces",
+            free.unwrap_or(0)
+        ),
+    }
+}
+
+fn number(directory: &std::path::Path, name: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+}
+
+/// Free pages that no mapping has reserved.
+fn unreserved(directory: &std::path::Path) -> Option<u64> {
+    Some(
+        number(directory, "free_hugepages")?.saturating_sub(number(directory, "resv_hugepages").unwrap_or(0)),
+    )
+}
+
+/// Does something, and looks meanwhile how many pages of the pools are in use or reserved at the most.
+pub(super) fn watched<T>(pools: PoolPages, places: &Places, run: impl FnOnce() -> T) -> (T, PoolPages) {
+    if pools.is_none() {
+        return (run(), PoolPages::default());
+    }
+    let directories = POOLS.map(|(_, kib)| pool(places, kib));
+    let before = directories.each_ref().map(|directory| unreserved(directory).unwrap_or(0));
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = [0; POOLS.len()];
+            while !ended.load(Ordering::Relaxed) {
+                for (at, directory) in directories.iter().enumerate() {
+                    let free = unreserved(directory).unwrap_or(before[at]);
+                    most[at] = most[at].max(before[at].saturating_sub(free));
+                }
+                thread::sleep(LOOK);
+            }
+            PoolPages(most)
+        });
+        let done = run();
+        ended.store(true, Ordering::Relaxed);
+        (done, watch.join().unwrap_or_default())
+    })
+}
+
+#[cfg(test)]
+mod tests;

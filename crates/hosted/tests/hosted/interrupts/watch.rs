@@ -12,7 +12,7 @@ pub(super) fn is_stopped_at_each_instruction() -> bool {
     let flags: u64;
     // SAFETY: H7: reads the flags through the stack, and changes none.
     unsafe { std::arch::asm!("pushfq", "pop {}", out(reg) flags) };
-    flags & 1 << 8 != 0
+    flags & 0x100 != 0
 }
 
 /// What `work` did: its steps, and what of `memory` was touched, as offset, size and direction.

@@ -165,17 +165,17 @@ fn a_root_is_loaded_under_its_identifier() {
         unsafe { Ring0::new().load_context(value) };
         CR3.get()
     };
-    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE | 1);
-    assert_eq!(load(contexts.fresh(cpu, Frame(6))), 6 * PAGE | 2);
-    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE | 1 | keep);
-    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE | 1, "the same again, afresh");
+    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE + 1);
+    assert_eq!(load(contexts.fresh(cpu, Frame(6))), 6 * PAGE + 2);
+    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE + 1 + keep);
+    assert_eq!(load(contexts.fresh(cpu, Frame(5))), 5 * PAGE + 1, "the same again, afresh");
     assert_eq!(
         load(contexts.kept(cpu, Frame(7))),
-        7 * PAGE | 1,
+        7 * PAGE + 1,
         "the first identifier, of another root before"
     );
-    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE | 2, "which lost its own");
-    assert_eq!(load(contexts.kept(CpuId(0), Frame(7))), 7 * PAGE | 1, "each CPU has its own");
+    assert_eq!(load(contexts.kept(cpu, Frame(5))), 5 * PAGE + 2, "which lost its own");
+    assert_eq!(load(contexts.kept(CpuId(0), Frame(7))), 7 * PAGE + 1, "each CPU has its own");
     assert_eq!(load(Cr3::new(Frame(9))), 9 * PAGE);
     EMULATED.take();
 }

@@ -68,11 +68,11 @@ fn whatever_is_dropped_is_reached_no_more() {
         tlb.fill_table(&reach, 0, 1, Table { frame: 7, rights: Rights::ALL });
         tlb.fill_table(&reach, 0, 3, Table { frame: 8, rights: Rights::ALL });
         let mut found = Vec::new();
-        tlb.reaching(CpuId(0), everything, &mut found);
+        tlb.reaching(&reach, CpuId(0), everything, &mut found);
         assert_eq!(found.len(), 5, "{found:?}");
         drop(&mut tlb);
         found.clear();
-        tlb.reaching(CpuId(0), everything, &mut found);
+        tlb.reaching(&reach, CpuId(0), everything, &mut found);
         assert_eq!(found, [Violation::FreedRoot { cpu: CpuId(0), root: ROOT }]);
         assert!(!reach.may_reach(FrameRange::new(Frame(2), (1 << 20) - 2)));
     }
@@ -104,4 +104,37 @@ fn a_range_flush_keeps_pointers_to_tables_unless_told() {
     assert_eq!(tlb.deepest_table(4096), Some((1, table)));
     tlb.flush(&reach, &FlushRequest { tables: true, ..range(8192, 4096, 4096) });
     assert_eq!(tlb.deepest_table(4096), None);
+}
+
+/// No flush reaches what a CPU kept, and what was freed meanwhile is noticed at its first use.
+#[test]
+fn what_is_kept_is_checked_when_it_is_used() {
+    const OTHER: Frame = Frame(2);
+    let frame = |number| FrameRange::new(Frame(number), 1);
+    for (freed, by_keeping, noticed) in
+        [(None, true, false), (Some(100), true, true), (Some(100), false, false), (Some(101), true, false)]
+    {
+        let (mut tlb, reach) = (CpuTlb::new(true), Reach::new(1 << 20));
+        tlb.load_root(&reach, Some(ROOT));
+        tlb.fill_leaf(&reach, 0, leaf(100, 1));
+        tlb.load_root(&reach, Some(OTHER));
+        tlb.flush(&reach, &FlushRequest { root: ROOT, extent: FlushExtent::AddressSpace, tables: true });
+        assert_eq!(tlb.lookup(0), None);
+        assert!(reach.may_reach(frame(100)), "it is kept");
+        let mut found = Vec::new();
+        freed.iter().for_each(|&number| tlb.reaching(&reach, CpuId(0), frame(number), &mut found));
+        assert_eq!(found, [], "the CPU can't use it now");
+        match by_keeping {
+            true => tlb.load_kept_root(&reach, ROOT),
+            false => tlb.load_root(&reach, Some(ROOT)),
+        }
+        assert_eq!(tlb.begin_use().is_some(), noticed, "{freed:?}");
+        assert_eq!(tlb.begin_use(), None, "once");
+        let stays = by_keeping && !noticed;
+        assert_eq!((tlb.lookup(0).is_some(), reach.may_reach(frame(100))), (stays, stays));
+        tlb.load_root(&reach, None);
+        tlb.load_root(&reach, Some(ROOT));
+        tlb.load_root(&reach, Some(OTHER));
+        assert!(!reach.may_reach(frame(100)));
+    }
 }

@@ -4,12 +4,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
-use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
-use quire::addr::{Order, VirtAddr};
+use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::cpu::CpuId;
-use quire::page_alloc::{Gfp, Urgency};
 use quire::vm::{Advice, FolioPolicy, Remap};
 
 use testkit::ranges_of;
@@ -20,8 +18,6 @@ const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
 const PAGES: u64 = 8;
 const CPU1: CpuId = CpuId(1);
-/// A request that leaves nothing.
-const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
 fn machine(cpus: usize) -> HostedConfig {
     HostedConfig::new(64 * MIB).with_cpus(cpus).keeping_translations()
@@ -157,21 +153,20 @@ fn a_root_that_is_used_again_is_another_address_space() {
         second.switch_to(&first);
         first.switch_to(&second);
         let root = first.root();
-        // No other frame is free then, and none is kept for urgent requests.
-        let pages = manager.pages();
-        pages.set_min_free(Some(0));
-        let taken: Vec<_> = std::iter::from_fn(|| pages.alloc_raw(ALL, Order::FRAME).ok()).collect();
         first.exit();
-        let next: Vec<_> = std::iter::from_fn(|| manager.new_mm().ok()).take(64).collect();
-        assert!(next.iter().any(|mm| mm.root() == root), "the frame of a root is used again");
-        second.switch_out();
-        for mm in &next {
-            mm.switch_in();
-            assert!(load(machine, mm, BASE).is_err());
-            mm.switch_out();
+        manager.pages().lists().drain_all();
+        // Roots come from blocks of their kind of memory, which are filled one after the other.
+        let mut next: Vec<Space<'_>> = Vec::new();
+        while next.last().is_none_or(|mm| mm.root() != root) {
+            assert!(next.len() < 2048, "the frame of a root is not used again");
+            next.push(manager.new_mm().unwrap());
         }
+        second.switch_out();
+        let last = next.last().expect("it has the root");
+        last.switch_in();
+        assert!(load(machine, last, BASE).is_err(), "nothing is mapped here");
+        last.switch_out();
         next.into_iter().for_each(Space::exit);
-        taken.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
         second.exit();
     });
 }

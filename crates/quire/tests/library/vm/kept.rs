@@ -82,7 +82,7 @@ type Verb = fn(&Hosted, &Space<'_>);
 const VERBS: [(&str, Verb); 6] = [
     ("munmap", |_, mm| mm.munmap(VirtAddr(BASE), PAGES * PAGE).unwrap()),
     ("mprotect", |_, mm| mm.mprotect(VirtAddr(BASE), PAGES * PAGE, Protection::READ).unwrap()),
-    ("dontneed", |_, mm| _ = mm.madvise(VirtAddr(BASE), PAGES * PAGE, Advice::DontNeed).unwrap()),
+    ("dontneed", |_, mm| mm.madvise(VirtAddr(BASE), PAGES * PAGE, Advice::DontNeed).unwrap()),
     ("one page", |_, mm| mm.munmap(VirtAddr(BASE + PAGE), PAGE).unwrap()),
     ("mremap", |_, mm| {
         let to = Remap::Fixed(VirtAddr(BASE + MIB));
@@ -208,7 +208,7 @@ fn threads_that_switch_find_what_they_stored() {
                     5 => {
                         // In another address space, which this CPU may have left a moment ago.
                         let other = rng.usize(..SPACES);
-                        _ = spaces[other].madvise(VirtAddr(at), PAGE, Advice::DontNeed).unwrap();
+                        spaces[other].madvise(VirtAddr(at), PAGE, Advice::DontNeed).unwrap();
                         own[other][page as usize] = Some(0);
                     }
                     6 => {

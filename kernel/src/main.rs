@@ -59,7 +59,9 @@ extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     idle::run()
 }
 
-/// Switches to the kernel's own page tables.
+/// Switches to the kernel's own page tables. Not a part of its caller's frame, which is on the stack while the memory
+/// manager starts; nor are the next two.
+#[inline(never)]
 fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();
     // Locks count for the CPU that takes them.
@@ -76,8 +78,7 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the processor for traps and programs, finds the others, and turns interrupts on. Not a part of its caller's
-/// frame, which is on the stack while the memory manager starts.
+/// Prepares the processor for traps and programs, finds the others, and turns interrupts on.
 #[inline(never)]
 fn start_processor(info: BootInfo) {
     cpu::start::prepare(CpuId(0));
@@ -99,6 +100,7 @@ fn start_processor(info: BootInfo) {
 }
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.
+#[inline(never)]
 fn start_memory(info: BootInfo) {
     // SAFETY: invariant 1: `manageable` leaves out all that the kernel uses by itself.
     unsafe { manager::start(&ranges::manageable(info)) };

@@ -11,6 +11,7 @@ use crate::cpu::{area, topology};
 
 /// All usable memory but what the kernel uses by itself. The code and the tables that entered the kernel are
 /// not used any more, and neither are statics for more CPUs or more memory than this machine has.
+#[inline(never)]
 pub fn manageable(info: BootInfo) -> MemoryMap {
     let mut map = MemoryMap::new();
     info.usable_memory().for_each(|range| map.add(range.start, range.bytes));

@@ -28,7 +28,9 @@ pub fn prepare(cpu: CpuId) {
     user_mode::enable();
 }
 
-/// Starts all CPUs that the firmware names.
+/// Starts all CPUs that the firmware names. Not a part of its caller's frame, which is on the stack while the memory manager
+/// starts: a trampoline is a page.
+#[inline(never)]
 pub fn start_others(info: BootInfo) {
     let ids = topology::get().apic_ids();
     if ids.len() == 1 {

@@ -84,8 +84,8 @@ impl Hosted {
     fn check_freed(&self, frames: FrameRange) {
         Task::with(called);
         self.own_counters().frames_freed.add(frames.count);
-        self.tlbs.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
-        self.nested.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
+        self.all_violated(self.tlbs.reaching(frames));
+        self.all_violated(self.nested.reaching(frames));
     }
 
     /// The pin of a thread that is no CPU of this machine, or whose calls are counted.
@@ -330,7 +330,7 @@ unsafe impl TablePlatform for Hosted {
     fn load_root(&self, root: Option<Frame>) {
         self.debug_assert_pinned();
         self.own_counters().roots_loaded.add(1);
-        self.tlbs.load_root(self.this_cpu(), root);
+        self.all_violated(self.tlbs.load_root(self.this_cpu(), root));
     }
 
     #[inline]
@@ -338,10 +338,11 @@ unsafe impl TablePlatform for Hosted {
         self.config.keeps_translations
     }
 
-    fn load_kept_root(&self, root: Frame) {
+    fn load_kept_root(&self, root: Frame, is_good: impl FnOnce() -> bool) {
         self.debug_assert_pinned();
-        self.own_counters().roots_kept.add(1);
-        self.tlbs.load_kept_root(self.this_cpu(), root);
+        let counters = self.own_counters();
+        let count = |kept: bool| if kept { counters.roots_kept.add(1) } else { counters.roots_loaded.add(1) };
+        self.all_violated(self.tlbs.load_kept_root(self.this_cpu(), root, is_good, count));
     }
 
     fn flush_local(&self, request: &FlushRequest) {

@@ -114,6 +114,15 @@ pub fn send(apic_id: u32, delivery: Delivery) {
     without_interrupts(|| local().send([apic_id], delivery));
 }
 
+/// Resets the CPU with this APIC id and starts it in this page, below 1 MiB.
+///
+/// # Safety
+/// As for [`LocalApic::start`].
+pub unsafe fn start(apic_id: u32, page: u8) {
+    // SAFETY: P3: as the caller promises.
+    without_interrupts(|| unsafe { local().start(apic_id, page) });
+}
+
 /// Lets the timer interrupt this CPU after so many counts; 0 stops it.
 pub fn set_timer(counts: u32) {
     write(register::TIMER_INITIAL, counts);

@@ -6,7 +6,6 @@ use quire::arch::ProcessorState;
 use quire::cpu::CpuId;
 use x86_64::instructions::interrupts;
 
-use super::apic::Delivery;
 use super::{apic, area, features, ipi, segments, topology, traps, user_mode};
 use crate::boot::start_info::BootInfo;
 use crate::boot::trampoline::{START_PAGE, Trampoline};
@@ -56,8 +55,8 @@ fn start(trampoline: &mut Trampoline, cpu: CpuId) -> bool {
     // The stack is the CPU's for ever.
     core::mem::forget(stack);
     let before = ARRIVED.load(Ordering::Acquire);
-    ipi::send(cpu, Delivery::Init);
-    ipi::send(cpu, Delivery::StartUp(START_PAGE));
+    // SAFETY: X1: the CPU runs nothing before this, its only start, and the trampoline is its code.
+    unsafe { apic::start(topology::get().apic_ids()[cpu.index()], START_PAGE) };
     let end = time::now_ns() + PATIENCE;
     while ARRIVED.load(Ordering::Acquire) == before {
         if time::now_ns() > end {

@@ -8,6 +8,11 @@ use crate::violation::Violation;
 const KEPT: usize = 1024;
 
 impl Hosted {
+    /// Records all of them.
+    pub(crate) fn all_violated(&self, violations: impl IntoIterator<Item = Violation>) {
+        violations.into_iter().for_each(|violation| self.violated(violation));
+    }
+
     /// Records a broken rule; panics if the machine was built so.
     pub(crate) fn violated(&self, violation: Violation) {
         self.violations.with(|list, count| {

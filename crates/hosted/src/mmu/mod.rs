@@ -115,7 +115,6 @@ impl Hosted {
         act: impl FnOnce(&Self, PhysAddr) -> R,
     ) -> Result<R, PageFault> {
         let counters = self.own_counters();
-        tlb.begin_use().into_iter().for_each(|violation| self.violated(violation));
         match self.translate(&mut tlb, addr, access) {
             Ok(phys) => Ok(act(self, phys)),
             Err(fault) => {

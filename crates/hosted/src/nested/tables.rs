@@ -35,15 +35,20 @@ pub(super) struct Locked<'a, T> {
     _held: Held,
 }
 
-/// Looks so often before it sleeps: a hold is short, and a hypervisor's lock of its tables spins (KVM's `mmu_lock`). To be
-/// woken takes longer than to wait.
+/// Looks so often before it sleeps: the lock is held for a short time, and a hypervisor's lock of its tables spins
+/// (KVM's `mmu_lock`). A wake-up of the host takes longer than most holds.
 const TURNS: u32 = 4096;
+/// After so many of them it lets other threads of the host run, among which the holder may be.
+const TURNS_BEFORE_YIELD: u32 = 256;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
     let held = hold();
-    for _ in 0..TURNS {
+    for turn in 1..=TURNS {
         if let Ok(value) = mutex.try_lock() {
             return Locked { value, _held: held };
+        }
+        if turn % TURNS_BEFORE_YIELD == 0 {
+            std::thread::yield_now();
         }
         std::hint::spin_loop();
     }

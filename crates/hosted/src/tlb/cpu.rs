@@ -4,10 +4,10 @@
 //! works here works there.
 //!
 //! Entries of an address space that is not loaded must not be used again ([`TablePlatform::load_root`]), so leaving drops
-//! them, unless the machine keeps translations. Then they are *parked* until the root is loaded again. No flush reaches
-//! parked ones, and frames that they lead to may be freed: the entries must only not be used after that. Nor does a flush
-//! reach them while the CPU returns ([`TablePlatform::load_kept_root`]), before it knows whether they are good. So what
-//! was freed until its first access is noted, and is a violation at that access.
+//! them, unless the machine keeps translations. Then they are *parked* until the root is loaded again. No flush
+//! reaches parked ones, and frames that they lead to may be freed: the entries must only not be loaded after
+//! that ([`TablePlatform::load_kept_root`]). So what was freed meanwhile is noted, and is a violation at that
+//! load: a processor may walk page tables right after it, even if no instruction uses an address.
 //!
 //! [`TablePlatform::load_root`]: quire::platform::TablePlatform::load_root
 //! [`TablePlatform::load_kept_root`]: quire::platform::TablePlatform::load_kept_root
@@ -47,6 +47,7 @@ pub(crate) struct Table {
 struct Parked {
     leaves: Leaves,
     tables: Tables,
+    /// What a load of the root with these entries would be.
     suspect: Option<Violation>,
 }
 
@@ -63,10 +64,6 @@ pub(crate) struct CpuTlb {
     keeps: bool,
     /// By the number of the root; never the loaded one.
     parked: FxHashMap<u64, Parked>,
-    /// The root was loaded with what was kept of it, and not used yet.
-    is_unused: bool,
-    /// What the first use of a kept entry would be.
-    suspect: Option<Violation>,
     /// By level (1 to 3), keyed by address divided by the leaf's extent.
     leaves: Leaves,
     /// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
@@ -133,24 +130,25 @@ impl CpuTlb {
                 parked.drop_all(reach);
                 reach.remove(1, root.unwrap_or_default().0);
             });
-        } else if self.is_unused {
-            self.drop_all(reach);
         }
-        (self.is_unused, self.suspect) = (false, None);
     }
 
-    /// Loads a root with what was kept of it.
-    pub(crate) fn load_kept_root(&mut self, reach: &Reach, root: Frame) {
+    /// Loads a root with what was kept of it. Returns the violation that this is, if that is not good.
+    pub(crate) fn load_kept_root(&mut self, reach: &Reach, root: Frame) -> Option<Violation> {
         if self.root == Some(root) {
-            return;
+            return None;
         }
         self.leave(reach);
-        (self.root, self.is_unused, self.suspect) = (Some(root), true, None);
+        self.root = Some(root);
         match self.parked.remove(&root.0) {
             Some(kept) => {
-                (self.leaves, self.tables, self.suspect) = (kept.leaves, kept.tables, kept.suspect);
+                (self.leaves, self.tables) = (kept.leaves, kept.tables);
+                kept.suspect
             }
-            None => reach.add(1, root.0),
+            None => {
+                reach.add(1, root.0);
+                None
+            }
         }
     }
 
@@ -159,22 +157,13 @@ impl CpuTlb {
         match self.root.take() {
             Some(root) if self.keeps => {
                 let (leaves, tables) = (core::mem::take(&mut self.leaves), core::mem::take(&mut self.tables));
-                self.parked.insert(root.0, Parked { leaves, tables, suspect: self.suspect.take() });
+                self.parked.insert(root.0, Parked { leaves, tables, suspect: None });
             }
             root => {
                 self.drop_all(reach);
                 root.iter().for_each(|root| reach.remove(1, root.0));
             }
         }
-    }
-
-    /// The CPU uses the loaded root. Returns the violation that this is, if what it kept is not good.
-    pub(crate) fn begin_use(&mut self) -> Option<Violation> {
-        if !self.is_unused {
-            return None;
-        }
-        self.is_unused = false;
-        self.suspect.take()
     }
 
     /// Carries out a flush. One for an address space that is not loaded finds nothing to do.
@@ -276,13 +265,7 @@ impl CpuTlb {
             }
         }
         let Some(root) = self.root else { return };
-        let mut own = Vec::new();
-        entries_reaching((cpu, root), (&self.leaves, &self.tables), frames, &mut own);
-        if self.is_unused {
-            self.suspect = self.suspect.take().or_else(|| own.pop());
-        } else {
-            found.append(&mut own);
-        }
+        entries_reaching((cpu, root), (&self.leaves, &self.tables), frames, found);
     }
 }
 

@@ -107,17 +107,34 @@ impl Tlbs {
         }
     }
 
-    /// Makes `root` the page table of `cpu`.
-    pub(crate) fn load_root(&self, cpu: CpuId, root: Option<Frame>) {
+    /// Makes `root` the page table of `cpu`. Returns the violation that this is.
+    pub(crate) fn load_root(&self, cpu: CpuId, root: Option<Frame>) -> Option<Violation> {
         match root {
-            Some(root) if self.stale_loads.fail() => self.load_kept_root(cpu, root),
-            root => self.cpu(cpu).load_root(&self.reach, root),
+            Some(root) if self.stale_loads.fail() => self.cpu(cpu).load_kept_root(&self.reach, root),
+            root => {
+                self.cpu(cpu).load_root(&self.reach, root);
+                None
+            }
         }
     }
 
-    /// Makes `root` the page table of `cpu`, with what it kept of it.
-    pub(crate) fn load_kept_root(&self, cpu: CpuId, root: Frame) {
-        self.cpu(cpu).load_kept_root(&self.reach, root);
+    /// Makes `root` the page table of `cpu`, with what it kept of it if that is good, and tells `count` whether
+    /// it was. Returns the violation that the load is. No flush of this CPU comes between question and load.
+    pub(crate) fn load_kept_root(
+        &self,
+        cpu: CpuId,
+        root: Frame,
+        is_good: impl FnOnce() -> bool,
+        count: impl FnOnce(bool),
+    ) -> Option<Violation> {
+        let mut tlb = self.cpu(cpu);
+        let is_kept = is_good() || self.stale_loads.fail();
+        count(is_kept);
+        if is_kept {
+            return tlb.load_kept_root(&self.reach, root);
+        }
+        tlb.load_root(&self.reach, Some(root));
+        None
     }
 
     /// Carries out a flush on one CPU, as that CPU would when the interrupt arrives.

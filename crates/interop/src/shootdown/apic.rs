@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use core::arch::asm;
+use core::sync::atomic::{Ordering, fence};
 
 /// Offsets of registers that are mapped as memory.
 const END_OF_INTERRUPT: usize = 0xb0;
@@ -16,6 +17,10 @@ const ASSERT: u32 = 1 << 14;
 const MSR_END_OF_INTERRUPT: u32 = 0x80b;
 const MSR_COMMAND: u32 = 0x830;
 
+/// The commands that reset a CPU, and start it in the page that is added.
+const INIT: u32 = 5 << 8;
+const START_UP: u32 = 6 << 8;
+
 /// How an interrupt is delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
@@ -23,10 +28,6 @@ pub enum Delivery {
     Vector(u8),
     /// Not maskable, vector 2.
     Nmi,
-    /// Resets the CPU.
-    Init,
-    /// Starts the CPU in a page below 1 MiB.
-    StartUp(u8),
 }
 
 impl Delivery {
@@ -35,8 +36,6 @@ impl Delivery {
         match self {
             Self::Vector(vector) => vector as u32,
             Self::Nmi => 4 << 8,
-            Self::Init => 5 << 8,
-            Self::StartUp(page) => 6 << 8 | page as u32,
         }
     }
 }
@@ -51,11 +50,17 @@ enum Mode {
     Registers,
 }
 
+// SAFETY: P3: the registers behind the address are those of the CPU that uses them, on each CPU.
+unsafe impl Send for LocalApic {}
+// SAFETY: P3: the same; the value itself never changes.
+unsafe impl Sync for LocalApic {}
+
 impl LocalApic {
     /// An APIC whose registers are mapped as memory (xAPIC).
     ///
     /// # Safety
-    /// The registers are mapped there while the value is used, uncached. What an interrupt does is its handler's matter.
+    /// The registers are mapped there while the value is used, uncached. Each CPU has handlers for the interrupts
+    /// that it is sent.
     pub const unsafe fn in_memory(registers: *mut u8) -> Self {
         Self(Mode::Memory(registers))
     }
@@ -63,20 +68,39 @@ impl LocalApic {
     /// An APIC whose registers are the processor's (x2APIC).
     ///
     /// # Safety
-    /// All code that uses the value runs in ring 0, on CPUs in this mode.
+    /// All code that uses the value runs in ring 0, on CPUs in this mode. Each CPU has handlers for the interrupts
+    /// that it is sent.
     pub const unsafe fn x2apic() -> Self {
         Self(Mode::Registers)
     }
 
     /// Sends an interrupt to the CPUs with these APIC ids. Stores made before are visible to its handlers.
     ///
-    /// Precondition for registers in memory: no handler on this CPU sends one meanwhile. Waits until the APIC has taken
-    /// the command before.
+    /// Precondition for registers in memory: ids below 256, and interrupts are off, since a command has two
+    /// halves: a handler that sends an interrupt between them sends this one to its own target. A handler of
+    /// interrupts that cannot be off sends none. Waits until the APIC has taken the command before.
     pub fn send(self, apic_ids: impl IntoIterator<Item = u32>, delivery: Delivery) {
-        let command = delivery.command() | ASSERT;
+        self.command(apic_ids, delivery.command());
+    }
+
+    /// Resets the CPU with this APIC id, and starts it in a page below 1 MiB (`0x8` for that at `0x8000`). Stores
+    /// made before are visible to it. Precondition as for [`Self::send`].
+    ///
+    /// # Safety
+    /// Nothing relies on what the CPU did before. The page has the code that it is to execute, in real mode.
+    pub unsafe fn start(self, apic_id: u32, page: u8) {
+        self.command([apic_id], INIT);
+        self.command([apic_id], START_UP | u32::from(page));
+    }
+
+    fn command(self, apic_ids: impl IntoIterator<Item = u32>, command: u32) {
+        let command = command | ASSERT;
+        // For the compiler, which may move other stores behind volatile ones.
+        fence(Ordering::Release);
         match self.0 {
-            // A store to uncached memory waits for those before it.
+            // For the processor, a store to uncached memory waits for those before it.
             Mode::Memory(registers) => apic_ids.into_iter().for_each(|id| {
+                debug_assert!(id <= 0xff, "APIC id {id} needs an x2APIC");
                 while read(registers, COMMAND_LOW) & PENDING != 0 {
                     core::hint::spin_loop();
                 }

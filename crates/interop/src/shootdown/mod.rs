@@ -46,7 +46,22 @@
 //! }
 //! ```
 //!
-//! `send_interrupts` can be the two lines of [`LocalApic`]. A kernel that has its own driver for the APIC leaves it out.
+//! `send_interrupts` can be [`LocalApic::send`]. A flush starts with interrupts on, and a command to registers in memory
+//! (xAPIC) needs them off:
+//!
+//! ```
+//! # use quire::cpu::CpuSet;
+//! # use quire_interop::shootdown::{Delivery, LocalApic};
+//! # const FLUSH: u8 = 0xf1;
+//! # fn apic_id(cpu: quire::cpu::CpuId) -> u32 { cpu.0 }
+//! # fn without_interrupts<R>(act: impl FnOnce() -> R) -> R { act() }
+//! # #[expect(dead_code)]
+//! fn send_interrupts(apic: LocalApic, cpus: &CpuSet) {
+//!     without_interrupts(|| apic.send(cpus.iter().map(apic_id), Delivery::Vector(FLUSH)));
+//! }
+//! ```
+//!
+//! A kernel that has its own driver for the APIC leaves `LocalApic` out.
 //!
 //! # Process-context identifiers
 //!
@@ -59,6 +74,7 @@
 //! # use quire::cpu::CpuId;
 //! # use quire_interop::shootdown::{ContextIds, Cr3, Ring0};
 //! # fn running_cpu() -> CpuId { CpuId(0) }
+//! # fn without_interrupts<R>(act: impl FnOnce() -> R) -> R { act() }
 //! static CONTEXTS: ContextIds<64, 6> = ContextIds::new();
 //!
 //! # struct Kernel { tlb: Ring0, own_root: Frame }
@@ -74,9 +90,14 @@
 //!         unsafe { self.tlb.load_context(value) }
 //!     }
 //!
-//!     fn load_kept_root(&self, root: Frame) {
-//!         // SAFETY: as above.
-//!         unsafe { self.tlb.load_context(CONTEXTS.kept(running_cpu(), root)) }
+//!     fn load_kept_root(&self, root: Frame, is_good: impl FnOnce() -> bool) {
+//!         // A flush that comes after the answer must find the root loaded.
+//!         without_interrupts(|| {
+//!             let cpu = running_cpu();
+//!             let value = if is_good() { CONTEXTS.kept(cpu, root) } else { CONTEXTS.fresh(cpu, root) };
+//!             // SAFETY: each root maps the kernel at the same addresses.
+//!             unsafe { self.tlb.load_context(value) }
+//!         });
 //!     }
 //! }
 //! ```

@@ -253,7 +253,8 @@ fn an_apic_in_memory_is_commanded() {
     let apic = unsafe { LocalApic::in_memory(registers.0.as_ptr().cast::<u8>().cast_mut()) };
     apic.send([3, 0xfe], Delivery::Vector(0xf1));
     assert_eq!((at(0x310), at(0x300)), (0xfe << 24, 1 << 14 | 0xf1));
-    apic.send([7], Delivery::StartUp(8));
+    // SAFETY: P3: no CPU is behind the memory.
+    unsafe { apic.start(7, 8) };
     assert_eq!((at(0x310), at(0x300)), (7 << 24, 1 << 14 | 6 << 8 | 8));
     apic.end_of_interrupt();
     assert_eq!(at(0xb0), 0);
@@ -281,8 +282,30 @@ fn an_x2apic_is_commanded() {
     let apic = unsafe { LocalApic::x2apic() };
     apic.send([3, 0x1_0002], Delivery::Vector(0xf1));
     apic.end_of_interrupt();
-    let command = |id: u64| Emulated::WriteMsr(0x830, id << 32 | 1 << 14 | 0xf1);
-    assert_eq!(EMULATED.take(), [command(3), command(0x1_0002), Emulated::WriteMsr(0x80b, 0)]);
+    // SAFETY: P3: the handler resets no CPU.
+    unsafe { apic.start(7, 8) };
+    let command = |id: u64, low: u64| Emulated::WriteMsr(0x830, id << 32 | 1 << 14 | low);
+    let sent = [command(3, 0xf1), command(0x1_0002, 0xf1), Emulated::WriteMsr(0x80b, 0)];
+    let started = [command(7, 5 << 8), command(7, 6 << 8 | 8)];
+    assert_eq!(EMULATED.take(), [&sent[..], &started].concat());
+}
+
+/// The upper bits would be lost, and another CPU would get the interrupt.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "needs an x2APIC")]
+fn an_apic_in_memory_refuses_ids_of_more_than_eight_bits() {
+    let registers = [const { AtomicU32::new(0) }; 0x100];
+    // SAFETY: P3: memory in the place of the registers.
+    let apic = unsafe { LocalApic::in_memory(registers.as_ptr().cast::<u8>().cast_mut()) };
+    apic.send([0x103], Delivery::Nmi);
+}
+
+/// One value in a static serves all CPUs.
+#[test]
+fn an_apic_is_used_by_all_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<LocalApic>();
 }
 
 /// What the CPUs of a model do wrong.

@@ -258,6 +258,11 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         Some(table)
     }
 
+    /// Whether a table of 2 MiB leaves, which the address space has alone, is on the way to the address.
+    pub(crate) fn has_table_of_blocks(&self, addr: VirtAddr) -> bool {
+        self.find(addr, Level::PMD).is_some()
+    }
+
     fn add_table(&self, parent: Table<'p>, index: usize) -> Result<Table<'p>, MapError> {
         let fresh = FreshTable::new(self.allocator, parent.level().below())?;
         let locked = self.lock(parent);

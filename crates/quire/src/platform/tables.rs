@@ -89,16 +89,18 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// kernel's own. Translations of other address spaces may stay cached; those of `root` must be as fresh
     /// as if it had never left.
     ///
-    /// A flush of another root's translations may be asked of this CPU right before and after the call, since the
-    /// library takes the CPU for one that runs both. It has nothing to do then, even if the CPU keeps translations of
-    /// that root.
+    /// A flush of another root's translations may be asked of this CPU right before and after the call, since
+    /// the library takes the CPU for one that runs both. It has nothing to do then, even if the CPU keeps
+    /// translations of that root.
     ///
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);
 
     /// Whether a CPU keeps translations of a root that it leaves, and tells them from those of others: x86-64's
-    /// process-context identifiers (PCID). It never changes. Each flush then also takes from CPUs that have left the
-    /// address space the right to what they kept, which costs two locked instructions.
+    /// process-context identifiers (PCID). It never changes. Each flush then also takes from CPUs that have
+    /// left the address space the right to what they kept. That costs two locked instructions, a full fence, and
+    /// an exchange for each 64 CPUs among which some kept translations, and twice that for a flush of an
+    /// address space that other CPUs run too.
     ///
     /// Does not block.
     ///
@@ -108,14 +110,20 @@ pub unsafe trait TablePlatform: FramePlatform {
         false
     }
 
-    /// [`Self::load_root`] of a root whose translations, as this CPU had them when it last loaded another root in its
-    /// place, may be good still. What this CPU has of the root under any other name must go. The library loads the root
-    /// again by [`Self::load_root`], before this CPU uses an address of it, if what was kept is not good any more.
+    /// [`Self::load_root`] of a root whose translations, as this CPU had them when it last loaded another root
+    /// in its place, may be good still. Calls `is_good` and then loads the root, once: with what it kept if
+    /// the answer is `true`, otherwise as [`Self::load_root`] does. What this CPU has of the root under any
+    /// other name must go.
     ///
-    /// Called only where [`Self::keeps_translations`]. Precondition: pinned. Does not block.
+    /// Interrupts are off from before `is_good` is called until the root is loaded, so that a flush which this
+    /// CPU is asked for between the two happens after the load. A load that may be undone later is not
+    /// enough: the processor walks page tables on its own from the load on, and may reach freed ones.
+    ///
+    /// Called only where [`Self::keeps_translations`]. Precondition: pinned. Does not block, nor does `is_good`.
     ///
     /// Default: [`Self::load_root`].
-    fn load_kept_root(&self, root: Frame) {
+    fn load_kept_root(&self, root: Frame, is_good: impl FnOnce() -> bool) {
+        _ = is_good;
         self.load_root(Some(root));
     }
 

@@ -18,7 +18,7 @@
 //! - *For a writer.* The sleeper adds `AWAITED` to the flag. A writer that leaves and finds that wakes all
 //!   sleepers; each looks again, and says so again before it sleeps again.
 //! - *For readers.* Only the writer that has the flag does. A slot holds one more than its readers, the lock's
-//!   own mark. The writer takes that mark before it sleeps. So the reader that makes a slot 0 wakes it, and
+//!   own one. The writer takes that one away before it sleeps. So the reader that makes a slot 0 wakes it, and
 //!   finds this out from the subtraction itself: no reader looks at the flag on its way out.
 //!
 //! # Readers beside a writer
@@ -67,7 +67,8 @@ pub struct RwLock<T> {
     readers: [ReaderCount; READER_SLOTS],
     /// The start and the end of what the writer that admits readers works on.
     kept: [AtomicU64; 2],
-    /// How often the lock was taken for writing, modulo 2^32. Only its holder for writing changes it.
+    /// How often a task began to have the value for itself, modulo 2^32. Only the lock's holder for writing
+    /// changes it.
     writes: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -150,10 +151,16 @@ impl<T> RwLock<T> {
     /// The same for a flag that was seen.
     fn admits(&self, flag: u32, wanted: Option<&Range<u64>>) -> bool {
         let is_outside = |wanted: &Range<u64>| {
-            let [start, end] = self.kept.each_ref().map(|end| end.load(Ordering::Relaxed));
-            wanted.end <= start || end <= wanted.start
+            let kept = self.kept();
+            wanted.end <= kept.start || kept.end <= wanted.start
         };
         flag == FREE || flag & ADMITS != 0 && wanted.is_some_and(is_outside)
+    }
+
+    /// What the writer that admits readers works on.
+    fn kept(&self) -> Range<u64> {
+        let [start, end] = self.kept.each_ref().map(|end| end.load(Ordering::Relaxed));
+        start..end
     }
 
     /// Takes a reader's mark back.
@@ -172,7 +179,7 @@ impl<T> RwLock<T> {
         loop {
             let mut seen = FREE;
             for _ in 0..LOCK_TURNS {
-                seen = self.writer.load(Ordering::Relaxed);
+                seen = self.writer.load(Ordering::Acquire);
                 if self.admits(seen, wanted) {
                     return;
                 }
@@ -238,6 +245,8 @@ impl<T> RwLock<T> {
     fn end_admission<P: Platform>(&self, platform: &P) {
         self.writer.fetch_and(!ADMITS, Ordering::SeqCst);
         self.wait_for_all_readers(platform);
+        // Admitted readers have seen the number, and the value may change again.
+        self.note_write();
     }
 
     /// Waits until a slot has no reader. The task has the writer's flag, and holds no other lock.
@@ -284,7 +293,7 @@ impl<T> RwLock<T> {
         WriteGuard { lock: self, platform, ranked: false, admits: false }
     }
 
-    /// Counts that the lock was taken for writing. No other task changes the number meanwhile.
+    /// Counts that the value may change from now on. No other task changes the number meanwhile.
     fn note_write(&self) {
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -310,7 +319,8 @@ pub struct ReadGuard<'a, T, P: Platform> {
 }
 
 impl<T, P: Platform> ReadGuard<'_, T, P> {
-    /// How often the lock was taken for writing, modulo 2^32. While it stays, so does the value.
+    /// How often the lock was taken for writing, or got back for that from admitted readers, modulo 2^32. While
+    /// it stays, so does the value.
     #[inline]
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
@@ -325,9 +335,10 @@ impl<T, P: Platform> WriteGuard<'_, T, P> {
     }
 
     /// Lets readers of what lies outside `kept` in, until the guard is dropped or next gives out an exclusive
-    /// reference: the latter then waits for them.
+    /// reference: the latter then waits for them. Until then the range stays: readers may be next to it.
     pub fn admit(&mut self, kept: &Range<u64>) {
         debug_assert!(self.ranked, "nothing else names the lock");
+        debug_assert!(!self.admits || self.lock.kept() == *kept, "readers were admitted for another range");
         if !self.admits {
             self.admits = true;
             self.lock.begin_admission(self.platform, kept);

@@ -116,10 +116,7 @@ impl MmContext {
     #[inline]
     fn load<P: TablePlatform>(&self, platform: &P, cpu: CpuId) {
         if platform.keeps_translations() && self.kept.may_keep(cpu) {
-            platform.load_kept_root(self.root);
-            if self.kept.take(cpu) {
-                return;
-            }
+            return platform.load_kept_root(self.root, || self.kept.take(cpu));
         }
         platform.load_root(Some(self.root));
     }

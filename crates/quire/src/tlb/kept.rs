@@ -11,14 +11,18 @@
 //! | 3. reads which CPUs run the address space, and flushes them | 3. loads another root |
 //! | 4. counts itself as done | 4. is no longer one that runs the address space |
 //! | | 5. returns: is one that runs it |
-//! | | 6. loads the root with what it kept |
-//! | | 7. leaves the set; if it was not in it any more, loads the root afresh |
+//! | | 6. holds interrupts off, and leaves the set |
+//! | | 7. loads the root, with what it kept if it was in the set, else without; then interrupts are on |
 //!
 //! A flush that does not find the CPU at 3. comes after 4. or before 5. If the CPU entered the set after the
 //! flush emptied it, it saw the flush at 2., which was not done yet; otherwise the flush removed it, which it
-//! sees at 7. A flush that does find it interrupts it. When the interrupt comes between 3. and 6., it finds
-//! another root and flushes nothing; but then the CPU is not in the set, by the same argument. So nothing is
-//! asked of interrupts while a CPU switches.
+//! sees at 6. A flush that does find it interrupts it. An interrupt before 6. finds another root and flushes
+//! nothing; but the set was emptied before it was sent, which the CPU sees at 6. One that is sent after 6.
+//! comes after 7., flushes what was loaded, and the flush waits for it.
+//!
+//! The decision stands before the load, and no interrupt between them, because a processor uses what it has
+//! from the load on: it translates addresses on its own, for loads that it may never carry out. A pointer to a
+//! table that was freed meanwhile would lead it to other data, in which it may even set an accessed bit.
 #![forbid(unsafe_code)]
 
 use crate::atomic::{AtomicU64, Ordering, fence};
@@ -68,8 +72,8 @@ impl KeptCpus {
         self.kept.contains(cpu)
     }
 
-    /// The running CPU is one that runs the address space, and has loaded the root with what it kept. Returns whether
-    /// that is still good.
+    /// The running CPU is one that runs the address space, and will load its root before it takes an interrupt.
+    /// Returns whether what it kept is still good.
     #[inline]
     pub(crate) fn take(&self, cpu: CpuId) -> bool {
         fence(Ordering::SeqCst);

@@ -50,3 +50,38 @@ fn threads_exclude_each_other() {
         assert_eq!(*shared.read(&machine), (each / 8, each / 8));
     });
 }
+
+/// What an admitted reader saw may have changed by the next hold.
+#[test]
+fn a_change_after_an_admission_is_counted() {
+    let machine = HostedConfig::new(1 << 20).with_cpus(2).build().unwrap();
+    let lock = RwLock::new(Rank::AddressSpace, 0_u64);
+    machine.run_on(CpuId(0), || {
+        let mut writer = lock.write(&machine);
+        writer.admit(&(0..1));
+        let seen = machine.run_on(CpuId(1), || {
+            let reader = lock.read_beside(&machine, || 1..2);
+            (reader.writes(), *reader)
+        });
+        *writer += 1;
+        drop(writer);
+        let reader = lock.read(&machine);
+        assert_ne!(*reader, seen.1);
+        assert_ne!(reader.writes(), seen.0);
+    });
+}
+
+/// Readers may be where the second range would be.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "another range")]
+fn readers_are_not_admitted_for_a_second_range() {
+    let machine = HostedConfig::new(1 << 20).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let lock = RwLock::new(Rank::AddressSpace, 0_u64);
+        let mut writer = lock.write(&machine);
+        writer.admit(&(0..1));
+        writer.admit(&(0..1));
+        writer.admit(&(1..2));
+    });
+}

@@ -5,6 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::atomic::Orders::{NotTotal, Relaxed};
+use crate::atomic::{self, AtomicU32, Ordering};
 use crate::holds_but_not;
 use crate::machine::Cpu;
 use crate::sync::{Rank, RawLock, RwLock, SpinLock};
@@ -157,5 +158,33 @@ fn a_reader_of_everything_is_not_admitted() {
         0 => assert!(lock.read_beside(cpu, || 1..2)[1].get() > 0),
         1 => lock.read(cpu).iter().for_each(|part| assert!(part.get() > 0)),
         _ => write_beside_readers(lock, cpu, 0),
+    });
+}
+
+/// A writer that admits readers, and works on until one has passed. The reader may sleep by then; a wake-up
+/// that is missing is a deadlock.
+#[test]
+fn a_reader_that_sleeps_is_woken_when_it_is_admitted() {
+    holds_but_not(&[Relaxed, NotTotal], || {
+        let lock = RwLock::new(Rank::AddressSpace, [Watched::new(), Watched::new()]);
+        let shared = Arc::new((lock, AtomicU32::new(0)));
+        write_beside_readers(&shared.0, &Cpu(2), 0);
+        shared.1.store(0, Ordering::SeqCst);
+        three(shared, |(lock, passed), cpu| match cpu.0 {
+            0 => {
+                assert!(lock.read_beside(cpu, || 1..2)[1].get() > 0);
+                passed.store(1, Ordering::Release);
+                atomic::wake_sleepers();
+            }
+            1 => {}
+            _ => {
+                let mut value = lock.write(cpu);
+                value.iter().for_each(Watched::increment);
+                value.admit(&(0..1));
+                while passed.load(Ordering::Acquire) == 0 {
+                    atomic::sleep(passed, 0);
+                }
+            }
+        });
     });
 }

@@ -94,9 +94,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if zone.region_from(self.platform(), first) < count {
             return Err(HotplugError::SeveralRanges);
         }
-        while !zone.isolated.try_take() {
-            self.platform().reschedule_point();
-            self.platform().relax();
+        if !self.may_isolate(zone) {
+            return Err(HotplugError::InUse);
         }
         let shape = Shape { blocks: count, align: 1, order: Order::BLOCK };
         self.frames().in_store(|| self.store().isolate(zone, first, count));

@@ -120,8 +120,9 @@ impl<P: Platform> Mm<'_, P> {
         self.set_named_nodes(addr, len, nodes, NodeNames::Plain)
     }
 
-    /// [`Self::set_nodes`] of nodes that the program named in its own way, which [`VmaInfo`](crate::vm::VmaInfo) tells. Mappings whose nodes
-    /// were named differently stay apart.
+    /// [`Self::set_nodes`] of nodes that the program named in its own way, which
+    /// [`VmaInfo`](crate::vm::VmaInfo) tells. Mappings whose nodes were named differently stay apart. Without
+    /// `nodes` the names do not matter.
     ///
     /// # Errors
     /// As for [`Self::set_nodes`].

@@ -5,37 +5,31 @@
 //! range go on meanwhile (`sync/rwlock.rs`, *Readers beside a writer*), as do calls that populate or drop pages
 //! outside it. All others wait: what looks at the whole address space, and what changes mappings.
 //!
-//! The range covers every page table that the verb detaches, and everything that a fault or such a call inside it
-//! may change. Tables above it are common to both sides; their entries change under their own locks, and none
-//! above the range goes.
+//! The range covers every page table that the verb detaches, and every leaf that the verb changes or that a
+//! fault may map in their place. Tables above it are common to both sides: their entries change under the
+//! locks of these tables, and none of them is detached.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Order, VirtAddr, VirtRange};
-use crate::limits::BLOCK_SIZE;
 use crate::platform::Platform;
-use crate::vm::mapping::vma::VmaAttributes;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::state::Space;
 
-/// The range, extended to whole units of this many bytes.
-fn in_units(range: VirtRange, bytes: u64) -> VirtRange {
-    VirtRange {
-        start: range.start.align_down(bytes),
-        end: range.end.align_up(bytes).unwrap_or(VirtAddr(u64::MAX)),
-    }
-}
-
-/// The range, extended to whole tables of 4 KiB leaves.
-pub(in crate::vm) fn whole_tables(range: VirtRange) -> VirtRange {
-    in_units(range, BLOCK_SIZE)
-}
-
 impl<P: Platform> AddressSpace<'_, P> {
-    /// Where a fault in a mapping with these attributes may map something inside the range, which lies in it.
-    pub(in crate::vm) fn reach_of_faults(&self, vma: &VmaAttributes, range: VirtRange) -> VirtRange {
-        let largest = self.memory.policy().allowed(vma.advice, vma.folios).largest_up_to(Order::GIGANTIC);
-        in_units(range, largest.unwrap_or(Order::BLOCK).max(Order::BLOCK).bytes())
+    /// Where a fault may change or map a leaf that maps something inside the range, whatever folios are
+    /// allowed meanwhile: in the whole tables of 4 KiB leaves. Where no table of 2 MiB leaves is at an end, it
+    /// is the whole GiB, in which a leaf of 1 GiB may be, or come. Such a table that is there stays.
+    pub(in crate::vm) fn reach_of_faults(&self, range: VirtRange) -> VirtRange {
+        let bytes_at = |at: VirtAddr| {
+            let is_split = self.tables().has_table_of_blocks(at);
+            if is_split { Order::BLOCK.bytes() } else { Order::GIGANTIC.bytes() }
+        };
+        let last = VirtAddr(range.end.0 - 1);
+        VirtRange {
+            start: range.start.align_down(bytes_at(range.start)),
+            end: range.end.align_up(bytes_at(last)).unwrap_or(VirtAddr(u64::MAX)),
+        }
     }
 
     /// Whether leaves may go or lose bits while faults run. No table of the address space is shared then, nor
@@ -54,11 +48,15 @@ impl<P: Platform> AddressSpace<'_, P> {
         self.context.runs_on_several(self.memory.platform()) && self.allows_faults(space)
     }
 
-    /// Lets faults outside `kept` go on, if it is worth while.
+    /// Lets faults outside what `kept` returns go on, if it is worth while.
     #[inline]
-    pub(in crate::vm) fn admit_faults(&self, space: &mut SpaceGuard<'_, P>, kept: VirtRange) {
+    pub(in crate::vm) fn admit_faults(
+        &self,
+        space: &mut SpaceGuard<'_, P>,
+        kept: impl FnOnce() -> VirtRange,
+    ) {
         if self.has_faults_beside(space) {
-            space.admit(kept);
+            space.admit(kept());
         }
     }
 }

@@ -259,7 +259,7 @@ impl<'a, P: Platform> Madvise<'a, '_, P> {
             }
             let cut = self.cut(range)?;
             if self.has_faults_beside(space) {
-                let kept = self.reach_of_faults(&vma.attributes, range);
+                let kept = self.reach_of_faults(range);
                 space.admit(kept);
                 self.zap(space.tree.overlapping(range), range, range, cut);
             } else {

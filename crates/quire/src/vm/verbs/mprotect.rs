@@ -11,7 +11,6 @@ use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
-use crate::vm::space::beside::whole_tables;
 use crate::vm::space::limits::is_data;
 use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree};
@@ -64,7 +63,7 @@ impl<P: Platform> Mprotect<'_, '_, P> {
             AttributeChange::of(self.0).change_range(&mut space, part, &mut gone, set)
         });
         if changed.is_ok() {
-            self.admit_faults(&mut space, whole_tables(part));
+            self.admit_faults(&mut space, || self.reach_of_faults(part));
             self.protect_leaves(&space, part);
         }
         drop(space);

@@ -46,7 +46,7 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
     ) -> Result<VmaList, MmError> {
         let Some((gone, cut)) = self.take_out(space, range)? else { return Ok(VmaList::new()) };
         let hole = space.tree.hole_around(range, space.layout.user);
-        self.admit_faults(space, hole);
+        self.admit_faults(space, || hole);
         self.zap(gone.iter(), range, hole, cut);
         Ok(gone)
     }

@@ -27,6 +27,8 @@ impl<P: Platform> Nodes<'_, '_, P> {
         if !addr.is_aligned(FRAME_SIZE) {
             return Err(MmError::Invalid);
         }
+        // Without a policy there are no nodes to name.
+        let names = if nodes.is_some() { names } else { NodeNames::Plain };
         let range = VirtRange::new(addr, end);
         if range.is_empty() {
             return Ok(());

@@ -1,10 +1,16 @@
 //! Memory is moved together, so that whole blocks become free.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use hosted::raw::RawPages;
-use hosted::{HostedConfig, MemoryRange};
-use quire::addr::{Frame, Order, VirtAddr};
+use hosted::{HostedConfig, InterruptPlan, MemoryRange};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::page_alloc::{Gfp, NodePolicy, NodeSet};
 use quire::stats::Stat;
+
+use testkit::{PATIENCE, held_up, within};
 
 use crate::migrate::contig::{BASE, check, fragment, keep_one_in_each};
 use crate::migrate::support::{PAGE, frame_at};
@@ -57,6 +63,67 @@ fn blocks_in_which_something_cannot_move_are_left_alone() {
         kept.iter().for_each(|&frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
         // What lists had is found too.
         assert!(manager.compact(NodeSet::ALL) + whole_blocks(manager) > before);
+    });
+}
+
+/// Whether a frame can move shows only when it is tried.
+#[test]
+fn blocks_with_one_frame_that_stays_are_given_up_soon() {
+    with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let (bytes, kept) = (100 * MIB, 2);
+            fragment(machine, manager, mm, bytes, kept);
+            let (pages, mut blocks) = (manager.pages(), BTreeSet::new());
+            pages.lists().drain_all();
+            let present = (0..bytes / PAGE).step_by(kept as usize);
+            let mut held: Vec<Frame> =
+                present.map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
+            held.retain(|frame| blocks.insert(frame.block()));
+            assert!(held.len() >= 50);
+            held.iter().for_each(|&frame| pages.frames().hold(FrameRange::new(frame, 1)));
+            for _ in 0..2 {
+                let moved = manager.stat(Stat::PgmigrateSuccess);
+                manager.compact(NodeSet::ALL);
+                let moved = manager.stat(Stat::PgmigrateSuccess) - moved;
+                println!("{moved} pages moved");
+                assert!(moved <= 3 * 512, "{moved} pages moved in vain");
+            }
+            check(machine, mm, bytes, kept);
+            mm.munmap(VirtAddr(BASE), bytes).unwrap();
+            held.iter().for_each(|&frame| assert_eq!(pages.release_raw(FrameRange::new(frame, 1)), 1));
+        });
+    });
+}
+
+/// A pool that grows, say, need not wait until a whole zone is compacted.
+#[test]
+fn a_request_for_a_range_goes_on_between_two_blocks() {
+    with_manager(HostedConfig::new(128 * MIB).with_cpus(2), |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, manager, mm, 100 * MIB, 16);
+            manager.pages().lists().drain_all();
+            let rounds = AtomicUsize::new(0);
+            let compact = || {
+                let move_out = |range| {
+                    rounds.fetch_add(1, Ordering::SeqCst);
+                    manager.move_out(range);
+                };
+                manager.pages().compact(NodeSet::ALL, move_out)
+            };
+            let request = || {
+                assert!(within(Duration::from_secs(60), || rounds.load(Ordering::SeqCst) > 0));
+                // More blocks than are whole, so that some must be emptied.
+                let done = manager.pages().alloc_contig_moving(Gfp::USER, 55, 1, |_| ());
+                assert!(done.is_err(), "nothing moves");
+                rounds.load(Ordering::SeqCst)
+            };
+            let held = held_up(machine, InterruptPlan::Every(29), PATIENCE, compact, request);
+            let all = rounds.load(Ordering::SeqCst);
+            println!("{} of {all} rounds, {} calls", held.second, held.calls);
+            assert!(held.in_time && held.second < all, "it waited for {} of {all} rounds", held.second);
+            check(machine, mm, 100 * MIB, 16);
+            manager.validate().unwrap();
+        });
     });
 }
 

@@ -4,6 +4,7 @@ mod advices;
 mod basic;
 mod batches;
 mod beside;
+mod beside_threads;
 mod busy;
 #[cfg(debug_assertions)]
 mod callers;

@@ -81,6 +81,10 @@ fn a_mapping_keeps_how_its_nodes_were_named() {
             child.exit();
             mm.set_nodes(VirtAddr(BASE), 6 * PAGE, bound).unwrap();
             assert_eq!(mm.mappings(), 1);
+            // Without a policy, nothing is named.
+            mm.set_nodes(VirtAddr(BASE), 6 * PAGE, None).unwrap();
+            mm.set_named_nodes(at(1), 2 * PAGE, None, named[0]).unwrap();
+            assert_eq!(mm.mappings(), 1);
         });
     });
 }

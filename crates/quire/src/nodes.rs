@@ -31,8 +31,8 @@ pub enum NodePolicy {
     Interleave(NodeSet),
 }
 
-/// How a program named the nodes of a policy (Linux: the mode flags of `set_mempolicy(2)`). It is kept to be told, and
-/// changes no placement: the policy has the nodes of the machine that were meant.
+/// How a program named the nodes of a policy (Linux: the mode flags of `set_mempolicy(2)`). Quire keeps it for
+/// `get_mempolicy`; it changes no placement, since the policy has the nodes of the machine that were meant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum NodeNames {
     /// As the policy has them.

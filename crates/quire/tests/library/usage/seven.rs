@@ -97,7 +97,7 @@ fn change_file(mm: &Space<'_>, rng: &mut Rng) {
         0 | 1 => _ = mm.madvise(at.align_down(2 * MIB), 4 * MIB, Advice::PopulateWrite),
         2 => _ = mm.madvise(at, len, Advice::DontNeed),
         3 => _ = mm.mremap(at.align_down(2 * MIB), 2 * MIB, 2 * MIB, Remap::Fixed(page(rng))),
-        _ => _ = mm.munmap(at, len / 8 & !(PAGE - 1)),
+        _ => _ = mm.munmap(at, (len / 8) & !(PAGE - 1)),
     }
 }
 

@@ -9,11 +9,13 @@ use std::{env, fs};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// The folders whose sources experiments measure or are measured by, from the root of the repository.
-const MEASURED: [&str; 6] = [
+const MEASURED: [&str; 8] = [
     "crates/quire/src",
     "crates/hosted/src",
     "crates/interop/src",
+    "crates/replay/src/calibrate",
     "crates/replay/src/host",
+    "crates/replay/src/replay",
     "crates/lab/src/bench",
     "kernel/src",
 ];

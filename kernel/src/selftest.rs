@@ -7,7 +7,7 @@
 
 use alloc::sync::Arc;
 use core::arch::asm;
-use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use quire::addr::VirtAddr;
 use quire::arch::{CpuFeatures, Protection};
@@ -47,21 +47,21 @@ enum Look {
     ReadOnly,
 }
 
-/// What the CPUs are asked to do, and how many have not answered.
+/// What the CPUs are asked to do.
 struct Question {
-    number: AtomicU64,
     look: AtomicU8,
     addr: AtomicU64,
     value: AtomicU64,
-    pending: AtomicUsize,
+    /// The CPUs that are asked and have not answered, one bit each. A CPU that is online and has not come to [`serve`]
+    /// finds its bit when it comes.
+    asked: AtomicU64,
 }
 
 static QUESTION: Question = Question {
-    number: AtomicU64::new(0),
     look: AtomicU8::new(Look::End as u8),
     addr: AtomicU64::new(0),
     value: AtomicU64::new(0),
-    pending: AtomicUsize::new(0),
+    asked: AtomicU64::new(0),
 };
 static SPACE: Mutex<Option<Arc<Space>>> = Mutex::new(None);
 static WRONG: AtomicU64 = AtomicU64::new(0);
@@ -151,11 +151,11 @@ fn ask(look: Look, addr: VirtAddr, value: u64) {
     QUESTION.look.store(look as u8, Ordering::Relaxed);
     QUESTION.addr.store(addr.0, Ordering::Relaxed);
     QUESTION.value.store(value, Ordering::Relaxed);
-    QUESTION.pending.store(ipi::others().len(), Ordering::Relaxed);
-    QUESTION.number.fetch_add(1, Ordering::Release);
-    ipi::others().iter().for_each(ipi::reschedule);
+    let others = ipi::others();
+    QUESTION.asked.store(others.iter().map(|cpu| 1 << cpu.0).sum(), Ordering::Release);
+    others.iter().for_each(ipi::reschedule);
     answer(look, addr, value);
-    while QUESTION.pending.load(Ordering::Acquire) > 0 {
+    while QUESTION.asked.load(Ordering::Acquire) != 0 {
         core::hint::spin_loop();
     }
 }
@@ -165,11 +165,10 @@ pub fn serve() {
     if !IS_WANTED.get().copied().unwrap_or(false) {
         return;
     }
-    let mut seen = QUESTION.number.load(Ordering::Acquire);
+    let own = 1 << area::cpu_id().0;
     let mut space = None;
     loop {
-        sleep_until(|| QUESTION.number.load(Ordering::Acquire) != seen);
-        seen += 1;
+        sleep_until(|| QUESTION.asked.load(Ordering::Acquire) & own != 0);
         let looks = [Look::Has, Look::Writes, Look::Gone, Look::ReadOnly];
         let number = QUESTION.look.load(Ordering::Relaxed);
         let look = looks.into_iter().find(|&look| look as u8 == number).unwrap_or(Look::End);
@@ -182,7 +181,7 @@ pub fn serve() {
         if look == Look::End {
             space.take().inspect(|space| space.switch_out());
         }
-        QUESTION.pending.fetch_sub(1, Ordering::Release);
+        QUESTION.asked.fetch_and(!own, Ordering::Release);
     }
 }
 

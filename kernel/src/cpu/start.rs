@@ -15,7 +15,7 @@ use crate::memory::{kernel_half, manager};
 use crate::{idle, selftest, time};
 
 /// How long a CPU may take to arrive: host threads of an emulator may have to wait for each other.
-const PATIENCE: u64 = 2 * time::SECOND;
+const PATIENCE: u64 = 10 * time::SECOND;
 
 static ARRIVED: AtomicUsize = AtomicUsize::new(1);
 
@@ -27,8 +27,8 @@ pub fn prepare(cpu: CpuId) {
     user_mode::enable();
 }
 
-/// Starts all CPUs that the firmware names. Not a part of its caller's frame, which is on the stack while the memory manager
-/// starts: a trampoline is a page.
+/// Starts all CPUs that the firmware names. Not inlined: its locals, a trampoline of a page among them, would stay on the
+/// boot stack while the memory manager starts.
 #[inline(never)]
 pub fn start_others(info: BootInfo) {
     let ids = topology::get().apic_ids();

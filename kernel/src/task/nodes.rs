@@ -19,6 +19,7 @@ const RELATIVE: u64 = 1 << 5;
 const SET: u32 = 8;
 /// The lowest bit of the set that the program named.
 const NAMED: u32 = SET + MAX_NODES as u32;
+const _: () = assert!(NAMED as usize + MAX_NODES <= 64, "both sets are in a word");
 
 /// A task's policy. It is read at each fault, so it is a single word.
 #[derive(Default)]

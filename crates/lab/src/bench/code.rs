@@ -26,8 +26,9 @@ pub const LIBRARY: &[&str] = &["crates/quire/src/"];
 /// The library and the hosted machine that runs its address spaces.
 pub const LIBRARY_AND_MACHINE: &[&str] = &["crates/quire/src/", "crates/hosted/src/"];
 
-/// The kernels that clear memory and the policy that chooses one.
-pub const CLEARING: &[&str] = &["crates/quire/src/clear/", "crates/quire/src/arch/"];
+/// The kernels that clear memory, the policy that chooses one, and what the policy measures.
+pub const CLEARING: &[&str] =
+    &["crates/quire/src/clear/", "crates/quire/src/arch/", "crates/replay/src/calibrate/"];
 
 /// What runs the arms of every experiment, and the kernel's side of them.
 pub const RUNNER: &[&str] = &[

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     kvm: bool,
     /// Directory whose contents are the guest's root directory. Programs and libraries are looked for here
-    /// first.
+    /// first. The guest has files of its own in /dev, /proc and /sys instead of those in DIR.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// File or directory for the guest, at DEST or at the path that it has here. With a / at its end, DEST is the

@@ -94,6 +94,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     check_aged(&rows, &cases("aged"));
     check_page_alloc(&rows, &cases("page-alloc"));
     check_other_allocator_experiments(&rows);
+    check_storm(&rows);
     clears::check(&rows);
     gigantic::check(&rows);
     pools::check(&rows);
@@ -271,6 +272,23 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
+/// A storm comes to aged memory, and shares of areas are told where there are several.
+fn check_storm(rows: &[Row]) {
+    let of = |metric: &'static str| {
+        rows.iter().filter(move |row| row.experiment == "mobility" && row.metric == metric)
+    };
+    let shares: Vec<(&str, &str)> =
+        of("untainted-areas").map(|row| (row.case.as_str(), row.arm.as_str())).collect();
+    assert_eq!(shares, [("storm", "quire"), ("storm", "no-grouping")]);
+    let [quire, mixing] =
+        [0, 1].map(|arm| of("untainted-areas").nth(arm).and_then(|row| row.median).unwrap());
+    assert!(quire >= mixing, "{quire} % with groups, {mixing} % without");
+    for row in of("whole-blocks").filter(|row| row.case == "storm") {
+        let (first, aged) = (row.counters["whole_at_first"], row.counters["whole_before_storm"]);
+        assert!(aged * 16 <= first, "{}: {aged} of {first} blocks are whole in aged memory", row.arm);
+    }
+}
+
 /// Our own arms of the experiments on the page allocator.
 const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
 
@@ -278,7 +296,8 @@ const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
 const REMAINDERS: [&str; 6] = ["clear", "rest", "alloc", "free", "alloc-cycles", "free-cycles"];
 
 /// Metrics that may be nothing: shares of memory, and waits.
-const SHARES: [&str; 5] = ["coverage", "coverage-end", "untouched", "stall", "worst-stall"];
+const SHARES: [&str; 6] =
+    ["coverage", "coverage-end", "untouched", "untainted-areas", "stall", "worst-stall"];
 
 /// What every line must hold.
 fn check(row: &Row) {

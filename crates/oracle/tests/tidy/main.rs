@@ -43,7 +43,10 @@ fn no_circle_of_imports_joins_folders() {
 
 #[test]
 fn an_experiment_names_every_file_that_its_arms_are_made_of() {
-    expect_none(&measured::check(&rust(&all(), "crates/lab/")));
+    let all = all();
+    let both: Vec<Source> =
+        ["crates/lab/", "crates/replay/"].into_iter().flat_map(|below| rust(&all, below)).collect();
+    expect_none(&measured::check(&both));
 }
 
 #[test]

@@ -5,10 +5,10 @@
 //! page keeps its first frame of descriptors, with its head and 63 tails, and maps the shared one, read-only, behind it.
 //! No copy of a head is anywhere.
 //!
-//! A walker may be about to store to a head, and never stores to anything else. Pages of 2 MiB keep every head that can be
-//! at their addresses in a frame that stays writable, so these change without a grace period. A page of 1 GiB hides
+//! A walker may be about to store to a head, and never stores to anything else. A page of 2 MiB has one head, and its frame
+//! stays writable, so such pages change without a grace period. A page of 1 GiB hides
 //! the heads of the 2 MiB pages that it was before, so it waits for one before it is optimised; it never waits to be
-//! restored. (Linux lets no grace period pass for either size since 2026.)
+//! restored. (The proposal drops it for both sizes.)
 //!
 //! Source: Shutsemau, "mm: Eliminate fake head pages from vmemmap optimization", version 7, February 2026; with one frame
 //! for each node and order in version 6.

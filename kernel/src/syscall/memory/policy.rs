@@ -40,21 +40,26 @@ impl Call<'_> {
     pub(in crate::syscall) fn mbind(&self) -> Answer {
         let [start, len, mode, mask, bits, flags] = self.arguments;
         let flags = flags as u32;
-        if flags & !abi::MPOL_MF_VALID != 0 || !start.is_multiple_of(FRAME_SIZE) {
+        let [strict, moves, all] =
+            [abi::MPOL_MF_STRICT, abi::MPOL_MF_MOVE, abi::MPOL_MF_MOVE_ALL].map(|flag| flags & flag != 0);
+        let named = self.load_named(mode as u32, mask, bits)?;
+        if flags & !abi::MPOL_MF_VALID != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if all {
+            credentials::check(Right::Nice)?;
+        }
+        if !start.is_multiple_of(FRAME_SIZE) {
             return Err(Errno::EINVAL);
         }
         // Wraps like Linux' arithmetic: lengths close to 2^64 become 0.
         let len = len.wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
         let range = page_range(VirtAddr(start), len).ok_or(Errno::EINVAL)?;
-        let (policy, names) = self.policy(mode as u32, mask, bits)?;
         if range.is_empty() {
             return Ok(0);
         }
-        let [strict, moves, all] =
-            [abi::MPOL_MF_STRICT, abi::MPOL_MF_MOVE, abi::MPOL_MF_MOVE_ALL].map(|flag| flags & flag != 0);
-        if all {
-            credentials::check(Right::Nice)?;
-        }
+        // Behind the test for a length of 0, which succeeds with any set of nodes.
+        let (policy, names) = made(mode as u32, named)?;
         if strict && !moves && !all && nodes::has_misplaced(self.space, range, policy) {
             return Err(Errno::EIO);
         }
@@ -110,33 +115,19 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Reads and checks a policy, and how its nodes are named.
+    /// A policy, and how its nodes are named.
     fn policy(&self, mode: u32, mask: u64, bits: u64) -> Result<(Option<NodePolicy>, NodeNames), Errno> {
+        made(mode, self.load_named(mode, mask, bits)?)
+    }
+
+    /// The nodes that a policy names, if its mode is one that the kernel knows.
+    fn load_named(&self, mode: u32, mask: u64, bits: u64) -> Result<NodeSet, Errno> {
         let (mode, flags) = (mode & !abi::MPOL_MODE_FLAGS, mode & abi::MPOL_MODE_FLAGS);
-        // Pages do not move to the CPUs that use them, so a program is told that the kernel cannot do it.
+        // `MPOL_F_NUMA_BALANCING` is refused: Quire does not move pages to the CPUs that use them.
         if mode >= abi::MPOL_MAX as u32 || !matches!(flags, 0 | STATIC | RELATIVE) {
             return Err(Errno::EINVAL);
         }
-        let named = self.load_mask(mask, bits)?;
-        let (set, names) = match flags {
-            STATIC => (named.intersection(nodes::with_memory()), NodeNames::Static(named)),
-            RELATIVE => (named.relative_to(nodes::with_memory()), NodeNames::Relative(named)),
-            _ => (named.intersection(nodes::with_memory()), NodeNames::Plain),
-        };
-        let usable = |policy| if set.is_empty() { Err(Errno::EINVAL) } else { Ok((Some(policy), names)) };
-        let is_plain = names == NodeNames::Plain;
-        match mode {
-            DEFAULT | LOCAL if !named.is_empty() => Err(Errno::EINVAL),
-            DEFAULT => Ok((None, NodeNames::Plain)),
-            LOCAL | PREFERRED if named.is_empty() && !is_plain => Err(Errno::EINVAL),
-            LOCAL => Ok((Some(NodePolicy::Local), names)),
-            PREFERRED if named.is_empty() => Ok((Some(NodePolicy::Local), names)),
-            PREFERRED => usable(NodePolicy::Preferred(set.iter().next().unwrap_or(0))),
-            PREFERRED_MANY => usable(NodePolicy::PreferredMany(set)),
-            BIND => usable(NodePolicy::Bind(set)),
-            INTERLEAVE => usable(NodePolicy::Interleave(set)),
-            _ => Err(Errno::EINVAL),
-        }
+        self.load_mask(mask, bits)
     }
 
     /// Reads a mask of nodes. The number of its bits is one too large, by an old custom (`set_mempolicy(2)`).
@@ -220,5 +211,29 @@ fn node_at(space: &Space, at: VirtAddr) -> Result<u32, Errno> {
             }
             None => drop(space.fault(at, Access::Read).map_err(|_| Errno::EFAULT)?),
         }
+    }
+}
+
+/// The policy of a mode that the kernel knows, with these nodes, and how they are named.
+fn made(mode: u32, named: NodeSet) -> Result<(Option<NodePolicy>, NodeNames), Errno> {
+    let (mode, flags) = (mode & !abi::MPOL_MODE_FLAGS, mode & abi::MPOL_MODE_FLAGS);
+    let (set, names) = match flags {
+        STATIC => (named.intersection(nodes::with_memory()), NodeNames::Static(named)),
+        RELATIVE => (named.relative_to(nodes::with_memory()), NodeNames::Relative(named)),
+        _ => (named.intersection(nodes::with_memory()), NodeNames::Plain),
+    };
+    let usable = |policy| if set.is_empty() { Err(Errno::EINVAL) } else { Ok((Some(policy), names)) };
+    let is_plain = names == NodeNames::Plain;
+    match mode {
+        DEFAULT | LOCAL if !named.is_empty() => Err(Errno::EINVAL),
+        DEFAULT => Ok((None, NodeNames::Plain)),
+        LOCAL | PREFERRED if named.is_empty() && !is_plain => Err(Errno::EINVAL),
+        LOCAL => Ok((Some(NodePolicy::Local), names)),
+        PREFERRED if named.is_empty() => Ok((Some(NodePolicy::Local), names)),
+        PREFERRED => usable(NodePolicy::Preferred(set.iter().next().unwrap_or(0))),
+        PREFERRED_MANY => usable(NodePolicy::PreferredMany(set)),
+        BIND => usable(NodePolicy::Bind(set)),
+        INTERLEAVE => usable(NodePolicy::Interleave(set)),
+        _ => Err(Errno::EINVAL),
     }
 }

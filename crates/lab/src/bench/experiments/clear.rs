@@ -78,7 +78,14 @@ pub const EXPERIMENT: Experiment = Experiment {
         .over(Over::ArmInCase("linux", "populate/1GiB")),
     ],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/clear/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &[
+            "crates/lab/src/bench/arms/clear/",
+            "crates/replay/src/calibrate/",
+            "crates/replay/src/host/thp.rs",
+        ],
+    ],
     run,
     appendix: Some(goals),
 };

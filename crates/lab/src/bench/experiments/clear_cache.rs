@@ -40,7 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     )
     .over(BestOf(&["none"]))],
     file: file!(),
-    code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/"]],
+    code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/", "crates/replay/src/host/thp.rs"]],
     run,
     appendix: Some(goals),
 };

@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     )
     .over(BestOf(KERNELS))],
     file: file!(),
-    code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/"]],
+    code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/", "crates/replay/src/host/thp.rs"]],
     run,
     appendix: Some(goals),
 };

@@ -27,6 +27,9 @@ pub const EXPERIMENT: Experiment = Experiment {
          case.",
         "`scattered`: the pool's free list is in random order, and a part of every second 1 GiB is in use, \
          so only half of them can be promoted; the time is for each promoted page.",
+        "`mask-tail` follows Shutsemau's series of February 2026 for Linux (version 7) but for one thing: there no page waits \
+         for a grace period, here a promoted page waits for one, since it hides the heads of the 2 MiB \
+         pages that it was before (decision 61).",
         "Linux cannot promote; Quire can, so that demoted memory can serve a request for 1 GiB again.",
         "Each repetition of Quire's arms starts a new machine. Its window and records are host pages of 4 \
          KiB, which the host brings in at the first write.",
@@ -40,7 +43,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     file: file!(),
     code: &[
         code::LIBRARY_AND_MACHINE,
-        &["crates/lab/src/bench/arms/pool/", "crates/lab/src/bench/arms/clear/huge.rs"],
+        &[
+            "crates/lab/src/bench/arms/pool/",
+            "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/replay/src/host/thp.rs",
+        ],
     ],
     run,
     appendix: Some(beside_published),

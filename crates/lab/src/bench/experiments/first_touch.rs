@@ -55,6 +55,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             "crates/lab/src/bench/arms/gigantic/",
             "crates/lab/src/bench/arms/clear/huge.rs",
             "crates/lab/src/bench/arms/clear/way.rs",
+            "crates/replay/src/calibrate/",
+            "crates/replay/src/host/thp.rs",
         ],
     ],
     run,

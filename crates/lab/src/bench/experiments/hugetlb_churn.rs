@@ -32,6 +32,7 @@ pub const EXPERIMENT: Experiment = Experiment {
          each request, so the scheduler runs it first: a request shorter than a turn is not preempted; a \
          longer one alternates with the worker, which counts in `time` and not in `ran`. A thread that is \
          preempted while it holds a lock keeps others waiting.",
+        "`mask-tail` lets no grace period pass for pages of 2 MiB, the only ones here.",
         "Quire's workers take no trap, linux's do: compare the growth from `quiet` to `churn`.",
         "`ipis`, `broadcasts` and `regions` are counts of one repetition. `regions` of 2 MiB are the \
          workers' output, which grows with the duration; `ipis` include those of the workers' flushes.",
@@ -46,6 +47,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             "crates/lab/src/bench/arms/pool/",
             "crates/lab/src/bench/arms/clear/huge.rs",
             "crates/lab/src/bench/arms/churn/pieces.rs",
+            "crates/replay/src/host/thp.rs",
         ],
     ],
     run,

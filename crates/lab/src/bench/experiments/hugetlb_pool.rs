@@ -25,8 +25,8 @@ pub const EXPERIMENT: Experiment = Experiment {
      nothing, by the descriptor policy?",
     expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast, no \
      allocation to shrink. batched: some times as long as full, more to shrink than to grow. per-page: \
-     longest, because of its broadcasts. mask-tail: as batched without the grace periods. linux-saving against linux: 1.7 times as long to grow and 2.5 to \
-     shrink at 9000 pages.",
+     longest, because of its broadcasts. mask-tail: as batched without the grace periods. linux-saving \
+     against linux: 1.7 times as long to grow and 2.5 to shrink at 9000 pages.",
     baseline: &["full"],
     per: "page",
     notes: &[
@@ -42,8 +42,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          library splits its leaves of 2 MiB, maps the tails anew and flushes; it writes descriptors by the \
          direct map, which stays in huge pages. Linux writes them through the window, by entries of 4 KiB \
          once a leaf is split: the arms that save pay less there than Linux. Records are host pages of 4 KiB.",
-        "Pages that come from moved blocks join the pool 128 at a time: under `batched` two flushes for those, and \
-         two for the others. Linux gathers all pages of the request.",
+        "Pages that come from moved blocks join the pool 128 at a time: under `batched` and `mask-tail` two flushes for \
+         those, and two for the others. Linux gathers all pages of the request.",
         "500000 pages are 1 TiB, which no Quire arm touches. Descriptors are: 16 GiB in `full`, up to 31 GiB in \
          `per-page`, `batched` and `mask-tail`, and in `linux` the pages themselves. A host with less skips those arms. The \
          churned ground is left out there.",
@@ -53,6 +53,9 @@ pub const EXPERIMENT: Experiment = Experiment {
          measured here (`per-page` at `shrink/9000/fresh`, with `/busy` less without, November 2026). With 252: 276 us \
          (Kravetz's virtual machine, 2023: time to free, before less batched, by page). With 16 and 64: 25.8 and 76.7 us, \
          on the straight line between; no published figure is known for them.",
+        "`mask-tail` follows Shutsemau's series of February 2026 for Linux (version 7) but for one thing: there no page waits \
+         for a grace period, here a page of 1 GiB that joins waits for one, since it hides the heads of the 2 MiB \
+         pages that it was before (decision 61).",
         "Linux has waited for grace periods since 2024, not in the figures of 2023. They are only computed: \
          10.5 ms each (Yu Zhao 2024: 538 s for 51300 of them).",
     ],
@@ -113,7 +116,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     file: file!(),
     code: &[
         code::LIBRARY_AND_MACHINE,
-        &["crates/lab/src/bench/arms/pool/", "crates/lab/src/bench/arms/clear/huge.rs"],
+        &[
+            "crates/lab/src/bench/arms/pool/",
+            "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/replay/src/host/thp.rs",
+        ],
     ],
     run,
     appendix: Some(beside_published),

@@ -32,7 +32,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &["frames", "collapse-split", "large", "large-split"],
     goals: &[],
     file: file!(),
-    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/khugepaged/"]],
+    code: &[
+        code::LIBRARY_AND_MACHINE,
+        &["crates/lab/src/bench/arms/khugepaged/", "crates/replay/src/replay/"],
+    ],
     run,
     appendix: Some(appendix),
 };

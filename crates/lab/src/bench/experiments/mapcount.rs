@@ -30,6 +30,9 @@ pub const EXPERIMENT: Experiment = Experiment {
          migration by post-copy. `collapse-arrived`: both collapse it to one leaf of 1 GiB then.",
         "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in \
          Linux these are page descriptors, which then cannot be freed).",
+        "`total-mapped` has both numbers of a folio in one word that one step changes. The proposal changes them under a bit \
+         lock and keeps slots for address spaces, so the arm is cheaper. The proposal leaves out pages of pools; here it \
+         counts one.",
         "Each verb runs once before the timing, so that the first use of memory is not part of it.",
     ],
     own: &["quire"],

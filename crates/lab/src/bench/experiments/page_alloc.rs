@@ -34,8 +34,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          allocates 16384 frames by one call, `single` by a call for each; they are freed newest first, or in random \
          order (`random-free`); only the named half is timed.",
         "`cross-free`: one CPU allocates, the other frees, 64 frames handed over at a time and at most 1024 on the \
-         way; `ring` is the same without frames. `few-free`: all CPUs but one allocate, and that one frees for all, as \
-         a purging thread of a user-space allocator does; `time` is wall time over all pages there.",
+         way; `ring` is the same without frames. `few-free`: all CPUs allocate, and one of them frees for all, as a \
+         purging thread of a user-space allocator does; `time` is wall time over all pages there.",
         "`full90`: ordinary requests allocate all frames they can, and a random tenth is freed; `empty` is a \
          pair in the empty memory. `full90/mixed` is a trace of orders 0 to 9, each call counted with the \
          shortest of six replays. `near-exhaustion`: requests that may take the reserve have allocated all \
@@ -45,6 +45,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          nothing of the allocator is in the two near caches. `random-free/4GiB` allocates seven eighths of the memory \
          one by one and times their frees in random order.",
         "With several threads, `time` is the time of one CPU: wall time, times the CPUs used, over all pages.",
+        "`owned-blocks` checks nothing: no double free, no watermark, no zone. The links and the state of a frame are in three \
+         arrays, so in up to three cache lines, where Linux's `struct page` is in one. Its lists have one size.",
         "The peers keep no owner of a frame, no watermark and no zone. None has a bulk call for scattered \
          frames, so `bulk` calls them for each frame. What Quire, `buddy-slab-allocator` and `frame-alloc` keep in the \
          managed memory is in huge pages of the host, as a kernel's is; what `buddy_system` keeps is on the heap, in \
@@ -93,7 +95,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         Goal::new(
             "all CPUs allocate, one frees: at most 1.0 of `owned-blocks`",
             "quire",
-            &["few-free/*"],
+            // With more threads than CPUs, the scheduler decides how long a lock's holder takes.
+            &["few-free/2threads"],
             AtMost(1.0),
         )
         .over(BestOf(&["owned-blocks"])),

@@ -14,6 +14,7 @@ mod program;
 mod search;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -79,9 +80,8 @@ impl Image {
         if let Some(root) = request.root {
             tree.copy(root, "/".as_ref()).map_err(unreadable)?;
         }
-        let given = request.files.iter().map(|Given { source, path }| tree.copy(source, path));
-        let given: Vec<PathBuf> = given.collect::<Result<_, _>>().map_err(unreadable)?;
-        given.iter().zip(request.files).try_for_each(|(place, file)| check_is_seen(place, file))?;
+        let given = request.files.iter().map(|file| copy_given(&mut tree, file));
+        let given: Vec<PathBuf> = given.collect::<Result<_, _>>()?;
         let packed = |error: io::Error| unreadable((PathBuf::from("the guest's files"), error));
         for path in FIXED {
             // What a link leads to may have no files yet.
@@ -121,15 +121,34 @@ impl Image {
     }
 }
 
-/// A program would not see a given file that the guest has a file system of its own for, nor one of those that start it.
-fn check_is_seen(place: &Path, given: &Given) -> Result<(), BootError> {
-    match HIDDEN.into_iter().find(|directory| place.starts_with(directory)) {
-        None => Ok(()),
-        Some(directory) => {
-            let source = io::Error::other(format!("the guest has files of its own in {directory}"));
-            Err(unreadable((given.source.clone(), source)))
+/// Copies a given file or directory; returns its path without links on its way. Refuses files that a program would not
+/// see: those where the guest has a file system of its own, and those that start the program.
+fn copy_given(tree: &mut Tree, given: &Given) -> Result<PathBuf, BootError> {
+    let before = hidden(tree);
+    let place = tree.copy(&given.source, &given.path).map_err(unreadable)?;
+    if HIDDEN.iter().any(|directory| place.starts_with(directory)) {
+        return Err(not_seen(given.source.clone(), &place));
+    }
+    // A directory that is merged with `/` may contain some. What the user's root has there is hidden, not refused.
+    match hidden(tree).into_iter().find(|(path, body)| before.get(path) != Some(body)) {
+        None => Ok(place),
+        Some((path, _)) => {
+            let below = path.strip_prefix(&place).unwrap_or(&path);
+            Err(not_seen(given.source.join(below), &path))
         }
     }
+}
+
+/// All files and links that the guest's own files hide, with their paths. Directories are the same with both.
+fn hidden(tree: &Tree) -> BTreeMap<PathBuf, Body> {
+    let is_hidden = |path: &Path| HIDDEN.iter().any(|directory| path.starts_with(directory));
+    let nodes = tree.nodes().filter(|(path, node)| is_hidden(path) && node.body != Body::Directory);
+    nodes.map(|(path, node)| (path.to_owned(), node.body.clone())).collect()
+}
+
+fn not_seen(source: PathBuf, path: &Path) -> BootError {
+    let directory = HIDDEN.iter().find(|directory| path.starts_with(directory)).unwrap_or(&"/");
+    unreadable((source, io::Error::other(format!("the guest has files of its own in {directory}"))))
 }
 
 fn unreadable((path, source): (PathBuf, io::Error)) -> BootError {

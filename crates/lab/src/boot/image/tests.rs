@@ -276,6 +276,51 @@ fn files_that_the_guest_would_not_see_are_refused() {
     }
 }
 
+/// What is merged with the root may have files in those directories too, or in their places.
+#[test]
+fn merged_files_that_the_guest_would_not_see_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("dir");
+    let merged = |root: Option<&Path>, to: &str| {
+        let given = Given { source: path.clone(), path: to.into() };
+        image(&["sh"], root, &[given]).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let made = |files: &[&str]| {
+        let _ = fs::remove_dir_all(&path);
+        for file in files {
+            let file = path.join(file);
+            fs::create_dir_all(file.parent().expect("below")).expect("directories");
+            fs::write(file, "own").expect("a file");
+        }
+    };
+    for (file, directory) in [
+        ("proc/version", "/proc"),
+        ("dev/null", "/dev"),
+        (".quire/program", "/.quire"),
+        ("proc", "/proc"),
+        ("sys", "/sys"),
+    ] {
+        made(&["etc/own", file]);
+        for root in ["/.", "/"] {
+            let expected = format!("dir/{file}: the guest has files of its own in {directory}");
+            let refused = merged(None, root).expect_err(file);
+            assert!(refused.ends_with(&expected), "{refused}");
+        }
+    }
+    made(&["etc/own"]);
+    symlink("etc", path.join(".quire")).expect("a link");
+    assert!(merged(None, "/.").expect_err("a link").contains("dir/.quire: the guest has files of its own"));
+    // Empty directories lose nothing. A root is as it is, and what is given beside it is not taken for it.
+    let root = folder.path().join("root");
+    fs::create_dir_all(root.join("dev")).expect("directories");
+    fs::write(root.join("dev/null"), "").expect("a file");
+    made(&["etc/own"]);
+    fs::create_dir_all(path.join("dev/pts")).expect("directories");
+    assert_eq!((merged(None, "/."), merged(Some(&root), "/.")), (Ok(()), Ok(())));
+    fs::write(path.join("dev/null"), "").expect("a file");
+    assert!(merged(Some(&root), "/.").is_err());
+}
+
 #[test]
 fn programs_that_are_not_there_are_refused() {
     let refused = |words: &[&str]| image(words, None, &[]).err().map(|error| error.exit_code());

@@ -122,8 +122,7 @@ fn check_mlock(all: &[Row], rows: &[&Row]) {
     assert!(short < long, "{short} ns with a point after each frame, {long} ns with none");
 }
 
-/// The published case locks pages of a pool, so the arm that does so reaches the goal or misses it, whatever the arm of
-/// anonymous folios does.
+/// The published case locks pages of a pool, so the goal is about the pool's arm alone.
 #[test]
 fn the_goal_beside_the_published_sweep_is_about_pages_of_a_pool() {
     let mlock = ALL.iter().find(|experiment| experiment.name == "mlock-gigantic").unwrap();

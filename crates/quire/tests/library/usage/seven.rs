@@ -11,10 +11,10 @@
 //! 6. what an address space maps alone (`Uss`: `Private_Clean` and `Private_Dirty`);
 //! 7. whether a folio is mapped in part.
 //!
-//! A page table walk of all address spaces says what is right. Linux' `AnonPages` counts a page once however many address
+//! A page table walk of all address spaces says what is right. Linux's `AnonPages` counts a page once however many address
 //! spaces map it, Quire's once in each: the frames that are mapped at all are the sum over the folios.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
@@ -35,6 +35,9 @@ const GIB: u64 = 1 << 30;
 /// Private memory, in folios of 2 MiB.
 const SMALL: u64 = GIB;
 const SMALL_BYTES: u64 = 16 * MIB;
+/// A file in folios of 2 MiB.
+const FILE: u64 = 2 * GIB;
+const FILE_BYTES: u64 = 8 * MIB;
 /// Where one page of 1 GiB of a pool is mapped.
 const GIGANTIC: u64 = 4 * GIB;
 const SPACES: usize = 3;
@@ -86,18 +89,45 @@ fn change_small(manager: &Manager<'_>, mm: &Space<'_>, rng: &mut Rng) {
     }
 }
 
+/// One verb on the mapping of the file, whose folios move in the same way.
+fn change_file(mm: &Space<'_>, rng: &mut Rng) {
+    let page = |rng: &mut Rng| VirtAddr(FILE + rng.u64(0..FILE_BYTES / PAGE) * PAGE);
+    let (at, len) = (page(rng), rng.u64(1..700) * PAGE);
+    match rng.u8(0..5) {
+        0 | 1 => _ = mm.madvise(at.align_down(2 * MIB), 4 * MIB, Advice::PopulateWrite),
+        2 => _ = mm.madvise(at, len, Advice::DontNeed),
+        3 => _ = mm.mremap(at.align_down(2 * MIB), 2 * MIB, 2 * MIB, Remap::Fixed(page(rng))),
+        _ => _ = mm.munmap(at, (len / 8) & !(PAGE - 1)),
+    }
+}
+
+/// Folios of 2 MiB that leaves of several tables of one address space map.
+fn in_several_tables(machine: &Hosted, spaces: &[Space<'_>]) -> usize {
+    let mut several = 0;
+    for mm in spaces {
+        let mut tables: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for (addr, frame, _) in pages(machine, mm).iter().filter(|(addr, ..)| *addr < GIGANTIC) {
+            tables.entry(frame / 512).or_default().insert(addr / (2 * MIB));
+        }
+        several += tables.values().filter(|tables| tables.len() > 1).count();
+    }
+    several
+}
+
 /// Answers 1: amounts of the whole machine, and the frames that are mapped at all.
 fn compare_amounts(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>], counts: &Counts) {
-    let (mut anon, mut frames) = (0, BTreeSet::new());
-    for (_, frame, leaf) in spaces.iter().flat_map(|mm| pages(machine, mm)) {
+    let (mut anon, mut of_files, mut frames) = (0, 0, BTreeSet::new());
+    for (addr, frame, leaf) in spaces.iter().flat_map(|mm| pages(machine, mm)) {
         if !has(&leaf, EntryFlags::SPECIAL) {
-            anon += u64::from(has(&leaf, EntryFlags::ANON));
+            let is_anon = has(&leaf, EntryFlags::ANON);
+            anon += u64::from(is_anon);
+            // Linux counts pages of pools in neither of them.
+            of_files += u64::from(!is_anon && addr < GIGANTIC);
             frames.insert(frame);
         }
     }
-    // Linux counts pages of pools in neither of them.
     let info = manager.meminfo();
-    assert_eq!((info.anon, info.mapped), (anon, 0), "AnonPages and Mapped");
+    assert_eq!((info.anon, info.mapped), (anon, of_files), "AnonPages and Mapped");
     let (mut at, mut mapped) = (machine.ranges()[0].start.0 / PAGE, 0);
     while at < machine.ranges().last().expect("memory").end().0 / PAGE {
         let info = manager.pages().frames().frame_info(Frame(at));
@@ -141,8 +171,13 @@ fn run(fork: ForkStrategy, seed: u64) {
         map_gigantic(&spaces[0], &file, true);
         spaces[0].mmap(&anonymous(SMALL, SMALL_BYTES)).unwrap();
         spaces[0].madvise(VirtAddr(SMALL), SMALL_BYTES, Advice::PopulateWrite).unwrap();
-        // Leaves of a folio that are of one size and lie in one table need no such test.
-        let (mut in_parts, mut shared) = (0, 0);
+        let of_folios = manager.shmem(FILE_BYTES).unwrap();
+        let backing = Backing::File { file: &of_folios, page_offset: 0 };
+        let shared_file = MapRequest { sharing: Sharing::Shared, backing, ..anonymous(FILE, FILE_BYTES) };
+        spaces[0].mmap(&shared_file).unwrap();
+        spaces[0].madvise(VirtAddr(FILE), FILE_BYTES, Advice::PopulateWrite).unwrap();
+        // Leaves of a folio that are of one size and lie in one table could be counted by the folio alone.
+        let (mut in_parts, mut shared, mut in_two, mut of_files) = (0, 0, 0, 0);
         for step in 0..BETWEEN * if long() { 10 } else { 2 } {
             let number = rng.usize(0..spaces.len());
             match rng.u8(0..10) {
@@ -154,6 +189,7 @@ fn run(fork: ForkStrategy, seed: u64) {
                 }
                 1 if number > 0 && spaces.len() > 2 => spaces.swap_remove(number).exit(),
                 2..=5 if number > 0 => change_parts(&spaces[number], &mut rng),
+                6 | 7 => change_file(&spaces[number], &mut rng),
                 _ => change_small(manager, &spaces[number], &mut rng),
             }
             if step % BETWEEN == BETWEEN - 1 {
@@ -161,17 +197,25 @@ fn run(fork: ForkStrategy, seed: u64) {
                 compare_amounts(machine, manager, &spaces, &counts);
                 compare_most(machine, &spaces, &counts);
                 // Answers 3 to 6, and 7.
+                in_two += in_several_tables(machine, &spaces);
+                of_files += manager.meminfo().mapped;
                 shared += compare(machine, manager, &spaces);
                 in_parts += compare_folios(machine, manager, &spaces, CountScheme::Dense)[1];
             }
         }
-        println!("shared pages {shared}, folios in part {in_parts}");
-        assert!(shared > 1000 && in_parts > 3, "{shared}, {in_parts}: too little happens");
+        println!(
+            "shared pages {shared}, folios in part {in_parts}, in two tables {in_two}, mapped {of_files}"
+        );
+        assert!(
+            shared > 1000 && in_parts > 3 && in_two > 3,
+            "{shared}, {in_parts}, {in_two}: too little happens"
+        );
+        assert!(of_files > 500, "{of_files} pages of files");
         spaces.drain(..).for_each(|mm| {
             mm.validate().unwrap();
             mm.exit();
         });
-        drop(file);
+        drop((file, of_folios));
         assert_eq!(manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 0).after, 0);
     });
 }

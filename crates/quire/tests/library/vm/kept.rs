@@ -10,7 +10,7 @@ use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::vm::{Advice, FolioPolicy, Remap};
 
-use testkit::ranges_of;
+use testkit::{ranges_of, seed};
 
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
 
@@ -185,8 +185,8 @@ fn threads_that_switch_find_what_they_stored() {
         for mm in &spaces {
             mm.mmap(&anonymous(BASE, CPUS as u64 * STRETCH)).unwrap();
         }
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
+        let seed = seed(fastrand::u64(..));
+        println!("QUIRE_SEED={seed}");
         machine.spawn_cpus(CPUS, |cpu| {
             let mut rng = Rng::with_seed(seed ^ u64::from(cpu.0));
             let mut own = vec![[None; 64]; SPACES];

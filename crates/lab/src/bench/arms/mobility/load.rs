@@ -6,9 +6,10 @@ use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Platform;
 
 use super::{Load, Mobilities};
+use crate::host::cycles::{Moment, Span};
 
 /// The load frees movable folios once they fill this share of memory, in percent.
-pub(super) const FULL: u64 = 75;
+const FULL: u64 = 75;
 
 /// One short-lived unmovable or reclaimable frame exists for this many frames of memory.
 const KERNEL_SHARE: usize = 64;
@@ -20,13 +21,15 @@ pub(super) type Held = (Frame, Order);
 pub(super) struct Done {
     pub(super) requests: u64,
     pub(super) refused: u64,
-    /// Unmovable frames that stay to the end.
+    /// Frames of kernel memory that stay to the end.
     pub(super) pinned: u64,
+    /// Whole blocks of aged memory.
+    pub(super) whole_before_storm: u64,
 }
 
 /// The folios in use.
 pub(super) struct Requests<'a, 'p, P: Platform + IsolatedMemory> {
-    pages: &'a PageAllocator<'p, P>,
+    pub(super) pages: &'a PageAllocator<'p, P>,
     pub(super) rng: fastrand::Rng,
     pub(super) frames: u64,
     pub(super) used: u64,
@@ -40,11 +43,11 @@ pub(super) struct Requests<'a, 'p, P: Platform + IsolatedMemory> {
 }
 
 /// Makes all requests of `case`, then frees every folio that is movable or short-lived. Returns those that
-/// pin blocks.
+/// pin blocks, and the time: of a storm that of its requests alone.
 pub(super) fn run<P: Platform + IsolatedMemory>(
     pages: &PageAllocator<'_, P>,
     case: &Mobilities,
-) -> (Done, Vec<Held>) {
+) -> (Done, Vec<Held>, Span) {
     let frames = case.bytes / 4096;
     let mut load = Requests {
         pages,
@@ -56,6 +59,8 @@ pub(super) fn run<P: Platform + IsolatedMemory>(
         forever: Vec::new(),
         done: Done::default(),
     };
+    let mut start = Moment::now();
+    let mut end = None;
     match case.load {
         Load::Rounds(rounds) => {
             for _ in 0..rounds {
@@ -64,13 +69,18 @@ pub(super) fn run<P: Platform + IsolatedMemory>(
                 }
             }
         }
-        Load::Storm => load.storm(),
+        Load::Storm => {
+            load.age();
+            start = Moment::now();
+            load.storm();
+            end = Some(Moment::now());
+        }
     }
     for held in std::mem::take(&mut load.movable).into_iter().chain(std::mem::take(&mut load.kernel)) {
         load.give(held);
     }
     load.done.pinned = load.forever.len() as u64;
-    (load.done, load.forever)
+    (load.done, load.forever, start.until(end.unwrap_or_else(Moment::now)))
 }
 
 impl<P: Platform + IsolatedMemory> Requests<'_, '_, P> {

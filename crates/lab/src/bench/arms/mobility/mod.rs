@@ -9,7 +9,7 @@ use crate::bench::experiment::{Arm, Better, Metric};
 /// Blocks of 2 MiB that are whole and free at the end.
 pub const WHOLE: Metric = Metric { name: "whole-blocks", unit: "blocks", better: Better::Higher };
 
-/// The share of the areas of 1 GiB in which no unmovable frame is in use at the end.
+/// The share of the areas of 1 GiB in which no unmovable or reclaimable frame is in use at the end.
 pub const UNTAINTED: Metric = Metric { name: "untainted-areas", unit: "%", better: Better::Higher };
 
 /// Short- and long-lived folios of every mobility in one memory.
@@ -28,7 +28,7 @@ pub struct Mobilities {
 pub enum Load {
     /// So many rounds, each of which makes one request for every eight frames of the memory.
     Rounds(usize),
-    /// Movable folios age the memory; then unmovable frames are allocated until they are 2 % of it, among movable ones.
+    /// Movable folios age the memory; then unmovable and reclaimable frames are allocated among them, 2 % of all.
     Storm,
 }
 

@@ -8,7 +8,6 @@ use quire::page_alloc::AllocatorConfig;
 use super::{Load, Mobilities, UNTAINTED, WHOLE, load};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::guards;
-use crate::host::cycles::Moment;
 
 pub(super) struct Quire {
     grouping: bool,
@@ -40,8 +39,7 @@ impl Arm<Mobilities> for Quire {
     }
 
     fn setup(&mut self, case: &Mobilities) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // Only what the allocator keeps in the memory is touched, some bytes of each block: in huge pages of the host that
-        // would be all of 64 GiB.
+        // The allocator writes a few bytes of each block. On 2 MiB host pages that would bring in all 64 GiB.
         let huge_pages = case.load != Load::Storm;
         let config =
             HostedConfig { prefault: false, real_ipis: false, huge_pages, ..HostedConfig::bench(case.bytes) };
@@ -64,9 +62,7 @@ impl Prepared for Ready<'_> {
             let pages = unsafe { guards::allocator::<hosted::Bare>(self.machine, self.config, false) }?;
             let whole = || pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>();
             let before = whole();
-            let start = Moment::now();
-            let (done, pinned) = load::run(&pages, &self.case);
-            let span = start.until(Moment::now());
+            let (done, pinned, span) = load::run(&pages, &self.case);
             pages.lists().drain_local();
             let after = whole();
             let spread: std::collections::BTreeSet<_> =
@@ -85,7 +81,8 @@ impl Prepared for Ready<'_> {
             let all = self.case.bytes as f64 / Order::GIGANTIC.bytes() as f64;
             Ok(sample
                 .metric(UNTAINTED, 100.0 * (1.0 - areas.len() as f64 / all))
-                .count("tainted_areas", areas.len() as u64))
+                .count("tainted_areas", areas.len() as u64)
+                .count("whole_before_storm", done.whole_before_storm))
         })
     }
 }

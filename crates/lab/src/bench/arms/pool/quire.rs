@@ -48,7 +48,7 @@ impl Arm<Pools> for Quire {
             }
             DescriptorPolicy::MaskTail => {
                 "as `batched`; all pages of an order in a zone share one frame of tails, which name no head, so no grace \
-                 period passes (proposed for Linux in 2026)."
+                 period passes but for a page of 1 GiB that joins (proposed for Linux in 2026, without that one)."
             }
         }
     }

@@ -15,7 +15,7 @@ pub(super) const ON_THE_WAY: usize = 1024;
 
 /// Frames that are handed over together, as a polling driver does, so that the ring's cache lines move once
 /// for many.
-const HANDED_OVER: usize = 64;
+pub(super) const HANDED_OVER: usize = 64;
 
 enum Role<'a, T, F> {
     Takes(Producer<T>, &'a mut F),

@@ -1,11 +1,11 @@
-//! Several CPUs allocate frames, and one frees them all, as a user-space allocator does whose purging thread gives memory
-//! back for all others.
+//! All CPUs allocate frames, and one of them frees them all, as a user-space allocator does whose purging thread gives
+//! memory back for all others.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::cross::{ON_THE_WAY, pause, send};
+use super::cross::{HANDED_OVER, ON_THE_WAY, pause, send};
 use super::work::{RING, ThreadWork, Worker, no_frame};
 use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
@@ -17,7 +17,7 @@ enum Role<'a, T, F> {
     Gives(Vec<Consumer<T>>, &'a mut F),
 }
 
-/// One role for each source: the last frees what all others allocate.
+/// One role for each source: the last allocates too, and frees what all allocate.
 fn roles<'a, T, F>(mut sources: Vec<&'a mut F>) -> Vec<Role<'a, T, F>> {
     let Some(giver) = sources.pop() else { return Vec::new() };
     let mut received = Vec::new();
@@ -33,35 +33,60 @@ fn roles<'a, T, F>(mut sources: Vec<&'a mut F>) -> Vec<Role<'a, T, F>> {
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Result<Sample, Skip> {
     if workers.len() < 2 {
-        return Err(Skip("this case needs two threads: one allocates, the other frees".to_owned()));
+        return Err(Skip("this case needs two threads: both allocate, one frees".to_owned()));
     }
-    let (count, takers) = (case.count * case.repeats, workers.len() - 1);
-    let (short, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (count, all) = (case.count * case.repeats, workers.len());
+    let (short, senders_done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let amount = Amount { own: count, all: count * all };
     let mut frames = roles(workers.iter_mut().map(|worker| &mut worker.source).collect());
     let threads = together(&mut frames, &case.cpus, |role, meeting| match role {
         Role::Takes(ring, source) => {
             let work = source.as_cpu(|source| send(ring, count, &short, meeting, |_| source.take::<0>()));
-            sent.fetch_add(1, Ordering::Release);
+            senders_done.fetch_add(1, Ordering::Release);
             work
         }
-        Role::Gives(rings, source) => source
-            .as_cpu(|source| receive(rings, count * takers, &sent, meeting, |frame| source.give::<0>(frame))),
+        Role::Gives(rings, source) => source.as_cpu(|source| {
+            receive(rings, amount, &senders_done, meeting, |call| match call {
+                Call::Take => source.take::<0>(),
+                Call::Give(frame) => {
+                    source.give::<0>(frame);
+                    None
+                }
+            })
+        }),
     });
-    let taken: u64 = threads[..takers].iter().map(|thread| thread.taken).sum();
-    let expected = (count * takers) as u64;
-    if taken < expected {
-        return Err(no_frame(taken, expected));
+    let expected = amount.all as u64;
+    // The last thread counts what it has freed, which is what all have allocated.
+    let freed = threads.last().map_or(0, |thread| thread.taken);
+    if freed < expected {
+        return Err(no_frame(freed, expected));
     }
     // These send all, so the count of senders that are done does not end it early.
-    sent.store(0, Ordering::Relaxed);
-    let mut nothing = vec![(); takers + 1];
+    senders_done.store(0, Ordering::Relaxed);
+    let mut nothing = vec![(); all];
     let mut numbers = roles(nothing.iter_mut().collect());
     let ring = together(&mut numbers, &case.cpus, |role, meeting| match role {
         Role::Takes(ring, ()) => send(ring, count, &short, meeting, Some),
-        Role::Gives(rings, ()) => receive(rings, count * takers, &sent, meeting, |_: usize| ()),
+        Role::Gives(rings, ()) => receive(rings, amount, &senders_done, meeting, |call| match call {
+            Call::Take => Some(0),
+            Call::Give(_) => None,
+        }),
     });
     let ring = whole(&ring).nanoseconds / expected as f64;
-    Ok(Sample::of(whole(&threads), expected as f64, taken).metric(RING, ring).count("frames", taken))
+    Ok(Sample::of(whole(&threads), expected as f64, freed).metric(RING, ring).count("frames", freed))
+}
+
+/// How many frames the last thread allocates, and how many it frees.
+#[derive(Clone, Copy)]
+struct Amount {
+    own: usize,
+    all: usize,
+}
+
+/// A call of the last thread.
+enum Call<T> {
+    Take,
+    Give(T),
 }
 
 /// From the first start to the last end.
@@ -71,33 +96,41 @@ fn whole(threads: &[ThreadWork]) -> Span {
     start.zip(end).map_or_else(|| Moment::now().until(Moment::now()), |(start, end)| start.until(end))
 }
 
-/// Receives `count` items from all rings, by turns; fewer if all senders are done and nothing is on its way.
-fn receive<T>(
+/// Receives what the others send, from all rings by turns, and frees it with what this thread has allocated meanwhile, as many
+/// at once as the others hand over. Ends early if all senders are done, nothing is on its way, and it gets no frame.
+fn receive<T: Copy + Default>(
     rings: &mut [Consumer<T>],
-    count: usize,
-    sent: &AtomicUsize,
+    amount: Amount,
+    senders_done: &AtomicUsize,
     meeting: &Meeting,
-    mut take: impl FnMut(T),
+    mut call: impl FnMut(Call<T>) -> Option<T>,
 ) -> ThreadWork {
+    let mut things = [T::default(); HANDED_OVER];
     meeting.wait();
     let start = Moment::now();
-    let (mut taken, mut turns) = (0, 0_u32);
-    while taken < count {
+    let (mut freed, mut own, mut turns) = (0, 0, 0_u32);
+    while freed < amount.all {
         // Read before the rings, which get nothing after it has reached their number.
-        let last = sent.load(Ordering::Acquire) == rings.len();
-        let before = taken;
+        let last = senders_done.load(Ordering::Acquire) == rings.len();
+        let before = freed;
+        let wanted = HANDED_OVER.min(amount.own - own);
+        let made =
+            (0..wanted).take_while(|&at| call(Call::Take).map(|thing| things[at] = thing).is_some()).count();
+        own += made;
+        freed += made;
         for ring in &mut *rings {
             if let Ok(chunk) = ring.read_chunk(ring.slots()) {
-                taken += chunk.len();
-                chunk.into_iter().for_each(&mut take);
+                freed += chunk.len();
+                chunk.into_iter().for_each(|thing| _ = call(Call::Give(thing)));
             }
         }
-        if taken == before {
+        things[..made].iter().for_each(|&thing| _ = call(Call::Give(thing)));
+        if freed == before {
             if last {
                 break;
             }
             pause(&mut turns);
         }
     }
-    ThreadWork { start, end: Moment::now(), taken: taken as u64 }
+    ThreadWork { start, end: Moment::now(), taken: freed as u64 }
 }

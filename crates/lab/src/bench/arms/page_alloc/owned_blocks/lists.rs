@@ -15,18 +15,20 @@ pub(super) enum Kind {
     Cached,
     /// In the store.
     Stored,
+    /// On its way to the owner: another CPU has freed it.
+    Sent,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Owned, Self::Cached, Self::Stored];
+    const ALL: [Self; 4] = [Self::Owned, Self::Cached, Self::Stored, Self::Sent];
 
     const fn state(self, order: u8) -> u8 {
         (self as u8) << 4 | (order + 1)
     }
 }
 
-/// Links and states of all frames. What belongs to a piece changes under the lock of the lists that it is on, and others read
-/// no more of it than its state.
+/// Links and states of all frames. The links of a free piece change only by the CPU that has the lists that hold it, or under
+/// the store's lock. Other CPUs read its state alone.
 pub(super) struct Links {
     next: Box<[AtomicU32]>,
     before: Box<[AtomicU32]>,
@@ -44,6 +46,18 @@ impl Links {
     pub(super) fn order_of(&self, frame: u32, kind: Kind) -> Option<u8> {
         let state = self.states.get(frame as usize)?.load(Relaxed);
         if state >> 4 == kind as u8 { (state & 15).checked_sub(1) } else { None }
+    }
+
+    /// Links a piece that is sent to its owner before one that was sent earlier, which is stored plus one.
+    pub(super) fn send(&self, frame: u32, order: u8, earlier: u32) {
+        self.next[frame as usize].store(earlier, Relaxed);
+        self.states[frame as usize].store(Kind::Sent.state(order), Relaxed);
+    }
+
+    /// The order of a piece that was sent, and the one behind it plus one.
+    pub(super) fn sent(&self, frame: u32) -> (u8, u32) {
+        let order = self.order_of(frame, Kind::Sent).unwrap_or_default();
+        (order, self.next[frame as usize].load(Relaxed))
     }
 }
 

@@ -54,8 +54,9 @@ pub(crate) fn line(trace: &Path, more: &[&str]) -> Value {
 /// The same for readers; no line is too long.
 pub(crate) fn shown(trace: &Path, more: &[&str]) -> String {
     let (prices, trace) = (prices(), trace.to_str().expect("a name"));
-    let fixed = ["advise", "--baseline", "4K", "--prices", prices.to_str().expect("a name")];
-    let said = said(&[&fixed, more, &[trace]].concat());
+    let fixed = ["advise", "--prices", prices.to_str().expect("a name")];
+    let baseline: &[&str] = if more.contains(&"--baseline") { &[] } else { &["--baseline", "4K"] };
+    let said = said(&[&fixed, baseline, more, &[trace]].concat());
     // A command is not broken.
     let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("  echo ");
     let long: Vec<&str> = said.lines().filter(is_long).collect();

@@ -179,9 +179,9 @@ fn a_run_that_takes_too_long_is_ended() {
 }
 
 fn assert_gone(pid: &[u8]) {
-    let pid = String::from_utf8_lossy(pid).trim().to_owned();
+    let pid: u32 = String::from_utf8_lossy(pid).trim().parse().expect("the number of a process");
     let deadline = Instant::now() + PATIENCE;
-    while Path::new("/proc").join(&pid).exists() {
+    while Path::new("/proc").join(pid.to_string()).exists() {
         assert!(Instant::now() < deadline, "QEMU is left behind as {pid}");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -190,7 +190,7 @@ fn assert_gone(pid: &[u8]) {
 #[test]
 fn a_signal_ends_qemu_too() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
-        let stand_in = StandIn::new("echo $$ >pid.new; mv pid.new pid; exec sleep 60");
+        let stand_in = StandIn::new("echo $$ >pid.new; mv pid.new pid; exec sleep 600");
         let folder = stand_in.0.path();
         let temporary = folder.join("temporary");
         fs::create_dir(&temporary).expect("a directory");
@@ -282,7 +282,7 @@ fn a_reader_that_takes_nothing_does_not_keep_the_run() {
 /// A reader that has gone ends the command by SIGPIPE, and the guest with it.
 #[test]
 fn a_closed_pipe_ends_the_run() {
-    let stand_in = StandIn::new("while echo y; do :; done; sleep 60");
+    let stand_in = StandIn::new("while echo y; do :; done; sleep 600");
     let mut child = stand_in.boot(&[]).stdout(Stdio::piped()).spawn().expect("quire runs");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("it ends").signal(), Some(Signal::SIGPIPE as i32));
@@ -310,7 +310,7 @@ fn a_hangup_that_is_ignored_ends_nothing() {
 
 #[test]
 fn a_full_disk_is_told() {
-    let stand_in = StandIn::new("while echo y; do :; done; sleep 60");
+    let stand_in = StandIn::new("while echo y; do :; done; sleep 600");
     let full = || File::options().write(true).open("/dev/full").expect("a device");
     let output = stand_in.boot(&[]).stdout(full()).stderr(Stdio::piped()).output().expect("quire runs");
     let said = stderr(&output);

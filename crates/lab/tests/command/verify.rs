@@ -25,10 +25,21 @@ pub(crate) fn settled() -> BTreeMap<PathBuf, Option<String>> {
 }
 
 fn settings() -> BTreeMap<PathBuf, Option<String>> {
-    let khugepaged =
-        ["pages_to_scan", "scan_sleep_millisecs"].map(|name| root().join("khugepaged").join(name));
-    let all = sizes(&root()).into_values().chain(khugepaged);
+    let khugepaged = ["max_ptes_none", "pages_to_scan", "scan_sleep_millisecs"]
+        .map(|name| root().join("khugepaged").join(name));
+    let shmem = sizes(&root()).into_values().map(|path| path.with_file_name("shmem_enabled"));
+    let pools = ["hugepages-2048kB", "hugepages-1048576kB"]
+        .map(|size| Places::of_this_machine().pools.join(size).join("nr_hugepages"));
+    let all = sizes(&root()).into_values().chain(khugepaged).chain(shmem).chain(pools);
+    let all = all.chain([root().join("shmem_enabled")]);
     all.map(|path| (path.clone(), selected(&path))).collect()
+}
+
+/// Whether this user may choose the folio sizes of the kernel, these (in KiB) among them.
+pub(crate) fn may_choose(wanted: &[usize]) -> bool {
+    let sizes = sizes(&root());
+    let mut paths = wanted.iter().map(|kib| sizes.get(kib));
+    paths.all(|path| path.is_some_and(|path| OpenOptions::new().write(true).open(path).is_ok()))
 }
 
 fn quire(arguments: &[&str]) -> std::process::Output {
@@ -37,8 +48,7 @@ fn quire(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn a_program_is_measured_beside_its_prediction() {
-    let size = sizes(&root()).remove(&64);
-    if size.is_none_or(|size| OpenOptions::new().write(true).open(size).is_err()) {
+    if !may_choose(&[64]) {
         eprintln!("no folios of 64 KiB that this user may choose: not tested");
         return;
     }
@@ -102,8 +112,7 @@ fn a_program_is_measured_beside_its_prediction() {
 
 /// Whether `verify` samples runs here, on settings that this user may change.
 fn samples() -> bool {
-    let chosen = sizes(&root()).remove(&64).filter(|size| OpenOptions::new().write(true).open(size).is_ok());
-    chosen.is_some() && Command::new("perf").arg("--version").output().is_ok()
+    may_choose(&[64]) && Command::new("perf").arg("--version").output().is_ok()
 }
 
 /// A sampled run ended with its first process, and the faults of those that this one had left running were not seen.

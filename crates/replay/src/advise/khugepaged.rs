@@ -55,7 +55,7 @@ impl Asked {
 pub(crate) struct Collapses {
     /// Bytes that leaves of 2 MiB map at the end.
     pub(crate) huge_bytes: u64,
-    /// Bytes by which the most resident memory grows.
+    /// Bytes by which the most resident memory of one process grows.
     pub(crate) more_bytes: i64,
 }
 
@@ -68,13 +68,16 @@ pub(crate) fn predicted(trial: &Trial, root: &Path, asked: &Asked, set: FolioSet
         return Ok(Collapses::default());
     };
     let most =
-        |behind: &BackgroundResult| behind.moments.iter().map(|moment| moment.resident).max().unwrap_or(0);
-    let beside = Beside::of(trial, settings, &[set])?;
-    let changed = beside.sets.first().map(|(_, without, with)| Collapses {
-        huge_bytes: with.moments.last().map_or(0, |moment| moment.huge) * PAGE,
-        more_bytes: (most(with) as i64 - most(without) as i64) * PAGE as i64,
-    });
-    Ok(changed.unwrap_or_default())
+        |behind: &BackgroundResult| behind.moments.iter().map(|moment| moment.largest).max().unwrap_or(0);
+    let huge_bytes = |behind: &BackgroundResult| behind.moments.last().map_or(0, |moment| moment.huge) * PAGE;
+    if settings.is_late_for(trial) {
+        // It changes nothing then, and faults bring folios of 2 MiB all the same.
+        let alone = trial.beside(settings.plan_without(set))?;
+        return Ok(Collapses { huge_bytes: huge_bytes(&alone), more_bytes: 0 });
+    }
+    let (without, with) = settings.replayed(trial, set)?;
+    let more_bytes = (most(&with) as i64 - most(&without) as i64) * PAGE as i64;
+    Ok(Collapses { huge_bytes: huge_bytes(&with), more_bytes })
 }
 
 /// Whether Linux starts khugepaged for anonymous memory: where some of it may have folios of 2 MiB.
@@ -130,6 +133,24 @@ impl Khugepaged {
         (self.0[5] == 1 && self.0[0] < MOST_PTES).then_some(self.0[0] as usize)
     }
 
+    /// Whether the program ends before the first scan.
+    fn is_late_for(&self, trial: &Trial) -> bool {
+        trial.span_ns() <= self.sleep_ns() / 2
+    }
+
+    /// A replay of which memory is sampled, and no more.
+    fn plan_without(&self, set: FolioSet) -> BackgroundPlan {
+        let pace = Pace::Time { sleep_ns: self.sleep_ns(), pages: self.0[3], steps: STEPS };
+        BackgroundPlan { set, collapse: None, split: None, pace }
+    }
+
+    /// Replays the trace under a set, without it and with it.
+    fn replayed(&self, trial: &Trial, set: FolioSet) -> Result<(BackgroundResult, BackgroundResult)> {
+        let without = self.plan_without(set);
+        let with = BackgroundPlan { collapse: Some(self.limits()), split: self.splits_above(), ..without };
+        Ok((trial.beside(without)?, trial.beside(with)?))
+    }
+
     fn limits(&self) -> CollapseLimits {
         let [max_ptes_none, max_ptes_swap, max_ptes_shared, ..] = self.0.map(|value| value as usize);
         CollapseLimits { max_ptes_none, max_ptes_swap, max_ptes_shared }
@@ -141,29 +162,33 @@ pub(super) struct Beside {
     settings: Khugepaged,
     /// None if the program ended before the first scan.
     sets: Vec<(FolioSet, BackgroundResult, BackgroundResult)>,
+    /// Those under which Linux does not start it.
+    not_started: Vec<FolioSet>,
 }
 
 impl Beside {
-    /// Replays the trace under these sets.
+    /// Replays the trace under those of these sets under which Linux starts it.
     ///
     /// # Errors
     /// Of the replays.
     pub(super) fn of(trial: &Trial, settings: Khugepaged, sets: &[FolioSet]) -> Result<Self> {
-        let mut all = Self { settings, sets: Vec::new() };
-        if trial.span_ns() <= settings.sleep_ns() / 2 {
+        let (started, not_started): (Vec<FolioSet>, _) = sets.iter().partition(|set| starts(**set));
+        let mut all = Self { settings, sets: Vec::new(), not_started };
+        if settings.is_late_for(trial) {
             return Ok(all);
         }
-        for &set in sets {
-            let pace = Pace::Time { sleep_ns: settings.sleep_ns(), pages: settings.0[3], steps: STEPS };
-            let without = BackgroundPlan { set, collapse: None, split: None, pace };
-            let with = BackgroundPlan {
-                collapse: Some(settings.limits()),
-                split: settings.splits_above(),
-                ..without
-            };
-            all.sets.push((set, trial.beside(without)?, trial.beside(with)?));
+        for set in started {
+            let (without, with) = settings.replayed(trial, set)?;
+            all.sets.push((set, without, with));
         }
         Ok(all)
+    }
+
+    /// In words, under which sets Linux does not start it.
+    fn left_out(&self) -> Option<String> {
+        let names: Vec<String> = self.not_started.iter().map(|set| set.name()).collect();
+        let starts = "Linux starts it only where some memory may have folios of 2M";
+        (!names.is_empty()).then(|| format!("not under {}: {starts}", names.join(" and ")))
     }
 }
 
@@ -181,6 +206,10 @@ fn most(behind: &BackgroundResult, of: fn(&Moment) -> u64) -> String {
 pub(super) fn text(beside: &Beside, trial: &Trial) -> String {
     let settings = &beside.settings;
     let sleep = time(settings.sleep_ns() as f64);
+    let left_out = beside.left_out();
+    if let Some(left_out) = left_out.as_ref().filter(|_| beside.sets.is_empty()) {
+        return labelled("khugepaged:", left_out);
+    }
     if beside.sets.is_empty() {
         let said = format!(
             "scans once in {sleep}, and the program ran {}: it comes too late (--khugepaged \
@@ -221,6 +250,9 @@ pub(super) fn text(beside: &Beside, trial: &Trial) -> String {
                 behind.moments.iter().map(|moment| moment.large as f64 / moment.touched.max(1) as f64);
             text += &format!("  {name:<8}{} of touched memory\n", sparkline(shares, 1.0));
         }
+    }
+    if let Some(left_out) = left_out {
+        text += &labelled("", &left_out);
     }
     text + &labelled(
         "assumed:",
@@ -284,6 +316,23 @@ mod tests {
         fs::write(root.path().join(SPLITS), "0\n").expect("it is written");
         assert_eq!(Khugepaged::read(root.path(), None).expect("it is there").splits_above(), None);
         assert_eq!(Khugepaged::read(root.path(), Some(&Asked::Off)), None);
+    }
+
+    /// Its folios of 2 MiB are those of its faults.
+    #[test]
+    fn a_program_that_ends_before_the_first_scan_has_leaves_of_2_mib() {
+        let root = tempfile::tempdir().expect("a directory");
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/redis.qtrace");
+        let trial = Trial::open(&trace, None).expect("a bundled trace");
+        let under = |sleep: u64, name: &str| {
+            let asked = parse(&format!("scan_sleep_millisecs={sleep},max_ptes_none=511")).expect("settings");
+            let set = crate::replay::parse_set(name).expect("a set");
+            predicted(&trial, root.path(), &asked, set).expect("it is replayed")
+        };
+        let late = under(10_000_000, "2M");
+        assert!(late.huge_bytes >= 100 << 20 && late.more_bytes == 0, "{late:?}");
+        assert!(under(1, "2M").huge_bytes >= late.huge_bytes);
+        assert_eq!(under(10_000_000, "64K"), Collapses::default());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use hosted::Hosted;
 use quire::addr::{Order, VirtAddr};
 use quire::manager::MemoryManager;
+use quire::vm::policy::OrderPolicy;
 use quire::vm::{CollapseLimits, Collapser, FolioPolicy, Splitter};
 
 use super::costs::Stopwatch;
@@ -63,6 +64,8 @@ pub enum Pace {
 pub struct Moment {
     /// Resident pages of private memory, each where it is mapped.
     pub resident: u64,
+    /// Those of the process that has the most.
+    pub largest: u64,
     /// Those among them that the program has touched.
     pub touched: u64,
     /// Touched ones in leaves of 2 MiB.
@@ -181,7 +184,7 @@ impl Background {
         if self.plan.collapse.is_some() {
             // Faults keep their sizes, as if no folio of 2 MiB had been free then.
             let faults = manager.folio_policy();
-            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            manager.set_folio_policy(scanned_policy(self.plan.set));
             let scanned = manager.collapse_ahead(&mut self.collapser);
             manager.set_folio_policy(faults);
             let collapsed = scanned.collapsed.collapsed();
@@ -200,6 +203,15 @@ impl Background {
 
     pub(super) fn end(self, program_ns: u64) -> BackgroundResult {
         BackgroundResult { program_ns, ..self.behind }
+    }
+}
+
+/// Which memory is scanned: all of it, or where folios of 2 MiB are for memory that asks alone, that memory.
+fn scanned_policy(set: FolioSet) -> FolioPolicy {
+    let [without, asking] = [false, true].map(|asks| set.gives(Order::BLOCK, asks));
+    match asking && !without {
+        true => FolioPolicy::FRAMES.with(Order::BLOCK, OrderPolicy::Madvise),
+        false => FolioPolicy::only(Order::BLOCK),
     }
 }
 
@@ -229,6 +241,7 @@ fn look<'s, 'm: 's>(
 ) -> Moment {
     let mut moment = Moment::default();
     for space in spaces {
+        let before = moment.resident;
         for leaf in machine.leaves(space.mm.root()) {
             // The page cache and the manager hold their frames (the zero page too) besides mappings.
             if manager.pages().frames().is_held(leaf.frame) {
@@ -241,6 +254,7 @@ fn look<'s, 'm: 's>(
             moment.huge += if leaf.frames > 1 { leaf.frames } else { 0 };
             moment.large += if leaf.frames > 1 { touched as u64 } else { 0 };
         }
+        moment.largest = moment.largest.max(moment.resident - before);
     }
     moment
 }
@@ -299,4 +313,26 @@ pub(super) fn needed(survey: &Survey) -> u64 {
     let needed = survey.needed(FolioSet::FRAMES.and(Order::BLOCK.get()));
     // A folio is allocated before the pages that it replaces are freed.
     needed.saturating_add(needed / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_one_process_is_counted_beside_that_of_all() {
+        let moments = |name: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name);
+            let plan = Plan { set: FolioSet::FRAMES, collapse: None, split: None, pace: Pace::Events };
+            Recording::open(&path).unwrap().replay(plan).unwrap().moments
+        };
+        let alone = moments("sqlite.qtrace");
+        assert!(alone.iter().all(|moment| moment.largest == moment.resident), "{alone:?}");
+        let several = moments("gcc.qtrace");
+        assert!(several.iter().all(|moment| moment.largest <= moment.resident), "{several:?}");
+        assert!(
+            several.iter().any(|moment| 0 < moment.largest && moment.largest < moment.resident),
+            "{several:?}"
+        );
+    }
 }

@@ -88,6 +88,11 @@ impl FolioSet {
         self.orders().map(|order| 4 << order)
     }
 
+    /// The sizes for all memory, and then those for memory that asks alone.
+    pub(crate) fn given_kib(self) -> impl Iterator<Item = usize> {
+        self.kib().chain(self.requested().kib())
+    }
+
     /// `4K`, `64K`, `64K+2M`, `all`; behind a comma what memory gets that asks.
     pub fn name(self) -> String {
         let names: Vec<String> = self.orders().map(order_name).collect();

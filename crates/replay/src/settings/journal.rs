@@ -63,6 +63,19 @@ impl Setting {
         false
     }
 
+    /// Whether a killed process may have left this value. The kernel changes the number of huge pages one by one, and stops where it
+    /// is killed: while it is `changing`, all between the noted numbers are possible.
+    fn may_be(&self, path: &Path, value: &str, changing: bool) -> bool {
+        let number = |value: &String| value.parse::<u64>().ok();
+        let noted = || self.set.iter().filter_map(number);
+        let between = || {
+            let value = number(&value.to_owned());
+            value.is_some() && noted().min() <= value && value <= noted().max()
+        };
+        self.set.iter().any(|set| set == value)
+            || changing && path.file_name().is_some_and(|name| name == "nr_hugepages") && between()
+    }
+
     /// Gives the setting its old value, as [`Self::give`] does.
     fn put_back(&mut self, path: &Path) -> bool {
         let before = self.before.clone();
@@ -139,6 +152,7 @@ impl Journal {
     /// Restores everything, in the process that made the changes. The journal is removed, unless some settings could not be put
     /// back: it has these then, for the next start.
     pub(super) fn put_back(mut self) {
+        self.note_putting_back();
         self.settings.retain(|path, setting| !setting.put_back(path));
         // Restored last: the kernel has changed it with the others.
         self.follower = self.follower.take().and_then(|(path, mut setting)| {
@@ -146,6 +160,22 @@ impl Journal {
             (!done).then_some((path, setting))
         });
         self.end();
+    }
+
+    /// Notes that the settings go to their old values from now on, in case this process is killed meanwhile.
+    pub(super) fn note_putting_back(&mut self) {
+        let mut changes = false;
+        for (path, setting) in &mut self.settings {
+            if selected(path).is_some_and(|current| current != setting.before) {
+                setting.set.push(setting.before.clone());
+                changes = true;
+            }
+        }
+        self.changing |= changes;
+        // Without it they are put back all the same.
+        if changes && let Err(error) = self.save() {
+            say(format_args!("quire: cannot write {} ({error:#})", quoted(&self.file)));
+        }
     }
 
     /// Puts back what a killed process has set, if it left a journal. A setting with another value was changed
@@ -170,7 +200,7 @@ impl Journal {
         let follows = follower.as_ref().map(|(path, ..)| path.clone());
         let there: Vec<Found> = settings
             .chain(follower)
-            .filter_map(|(path, setting, own)| Found::of(path, setting, own))
+            .filter_map(|(path, setting, own)| Found::of(path, setting, (own, self.changing)))
             .collect();
         if there.iter().any(Found::is_changed) {
             let told = format!("a run that was killed had changed settings, the last at {}", self.at);
@@ -227,9 +257,10 @@ struct Found {
 }
 
 impl Found {
-    fn of(path: PathBuf, setting: Setting, own: bool) -> Option<Self> {
+    /// Of a setting whose value is the killed process's `own` in any case, or as the noted ones tell.
+    fn of(path: PathBuf, setting: Setting, (own, changing): (bool, bool)) -> Option<Self> {
         let current = selected(&path)?;
-        let own = own || setting.set.contains(&current);
+        let own = own || setting.may_be(&path, &current, changing);
         Some(Self { path, setting, current, own })
     }
 

@@ -21,3 +21,5 @@ pub use places::Places;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::one_at_a_time;

@@ -5,11 +5,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
+use super::journal::Journal;
 use super::{Left, Places, Settings, Sizes, put_back_left};
 use crate::host::thp::{selected, sizes};
 
 /// A process holds the settings once at a time; these tests run side by side.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The turn of one test.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A copy of the kernel's files that, like them, start with `never` everywhere but one.
 struct Copy {
@@ -21,7 +27,7 @@ struct Copy {
 const SIZES: [(usize, &str); 3] = [(16, "never"), (64, "never"), (2048, "inherit")];
 
 fn copy() -> Copy {
-    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = one_at_a_time();
     let directory = TempDir::new().unwrap();
     let places = Places::under(directory.path().to_owned());
     fs::create_dir_all(places.min_free.parent().unwrap()).unwrap();
@@ -158,6 +164,42 @@ fn what_the_user_set_after_a_kill_stays() {
     assert_eq!(selected(&own_pool).as_deref(), Some("7"));
     assert_eq!(selected(&places.min_free).as_deref(), Some("99999"));
     assert!(!places.journal().exists());
+}
+
+/// The kernel grows and shrinks a pool page by page, until a signal ends it.
+#[test]
+fn a_pool_that_a_killed_process_was_changing_is_put_back() {
+    let Copy { places, .. } = &copy();
+    let (pool, other) = (places.settings.join("nr_hugepages"), places.settings.join("pages_to_scan"));
+    // What the killed process had noted, and what was found after it.
+    for (path, noted, now, expected) in [
+        (&pool, "100", "37", "3"),
+        (&pool, "0", "2", "3"),
+        (&pool, "100", "101", "101"),
+        (&other, "100", "37", "37"),
+    ] {
+        fs::write(path, "3\n").unwrap();
+        let mut journal = Journal::found(std::iter::once(path), &places.min_free, places.journal());
+        journal.expect(&[(path, &[noted])], true).unwrap();
+        fs::write(path, now).unwrap();
+        drop(Settings::acquire(places).unwrap());
+        assert_eq!(selected(path).as_deref(), Some(expected), "{noted} {now}");
+        assert!(!places.journal().exists());
+    }
+    // It had grown, and was killed as it shrank again; a value from between is the user's where nothing was changing.
+    for (shrinks, expected) in [(true, "3"), (false, "37")] {
+        fs::write(&pool, "3\n").unwrap();
+        let mut journal = Journal::found(std::iter::once(&pool), &places.min_free, places.journal());
+        journal.expect(&[(&pool, &["100"])], true).unwrap();
+        fs::write(&pool, "100").unwrap();
+        journal.settle(std::iter::once(pool.as_path())).unwrap();
+        if shrinks {
+            journal.note_putting_back();
+        }
+        fs::write(&pool, "37").unwrap();
+        drop(Settings::acquire(places).unwrap());
+        assert_eq!(selected(&pool).as_deref(), Some(expected));
+    }
 }
 
 #[test]

@@ -177,6 +177,10 @@ impl<'a> Models<'a> {
             let Some(access) = kind(line) else { continue };
             if !self.goes_through() {
                 *if access == Access::Fetch { &mut self.fetches } else { &mut self.accesses } += 1;
+                // The first access decides what a range is, wherever it is.
+                if let Some((addr, _)) = place(line).filter(|_| access != Access::Fetch) {
+                    self.ranges.kind(addr);
+                }
             } else if let Some((addr, bytes)) = place(line) {
                 self.access(access, addr);
                 let last = addr.saturating_add(bytes.saturating_sub(1));

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use procfs::Current as _;
 use serde::Serialize;
 
 use crate::advise::{self, Asked};
@@ -15,6 +16,12 @@ use crate::settings::{Places, Settings};
 
 /// Sizes of huge pages: name and KiB.
 const POOLS: [(&str, usize); 2] = [("2M", 2 << 10), ("1G", 1 << 20)];
+
+/// No processor addresses more.
+const MOST_BYTES: u64 = 1 << 56;
+
+/// A pool may take so many eighths of the memory that the machine can give: its programs go on.
+const EIGHTHS: u64 = 7;
 
 /// How often the use of a pool is looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -50,7 +57,11 @@ pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
         let (size, number) = one.split_once('=').ok_or_else(wrong)?;
         let at =
             POOLS.iter().position(|(name, _)| name.eq_ignore_ascii_case(size.trim())).ok_or_else(wrong)?;
-        pages.0[at] = number.trim().parse().map_err(|_| wrong())?;
+        let number: u64 = number.trim().parse().map_err(|_| wrong())?;
+        if number > MOST_BYTES / ((POOLS[at].1 as u64) << 10) {
+            return Err(format!("{size}={number} are more pages than a machine has"));
+        }
+        pages.0[at] = number;
     }
     Ok(pages)
 }
@@ -86,7 +97,7 @@ impl Conditions {
             settings.shmem(&set.kib().collect::<Vec<_>>())?;
         }
         for (wanted, (name, kib)) in self.pools.0.iter().zip(POOLS).filter(|(pages, _)| **pages > 0) {
-            fill(settings, places, (name, kib), *wanted)?;
+            fill(settings, places, available(), (name, kib), *wanted)?;
         }
         Ok(())
     }
@@ -128,14 +139,32 @@ fn pool(places: &Places, kib: usize) -> PathBuf {
     places.pools.join(format!("hugepages-{kib}kB"))
 }
 
-/// Makes a pool large enough for so many free pages that no mapping has reserved.
-fn fill(settings: &Settings, places: &Places, (name, kib): (&str, usize), wanted: u64) -> Result<()> {
+/// Bytes that the machine can give without swapping. The pages of a pool are of no control group.
+fn available() -> u64 {
+    procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
+}
+
+/// Makes a pool large enough for so many free pages that no mapping has reserved. The kernel would grant as much as it can, down to
+/// the last page of other programs, so that more than most of the `available` bytes is not asked for.
+fn fill(
+    settings: &Settings,
+    places: &Places,
+    available: u64,
+    (name, kib): (&str, usize),
+    wanted: u64,
+) -> Result<()> {
     let directory = pool(places, kib);
     let Some(free) = unreserved(&directory) else { bail!("this kernel has no pool of huge pages of {name}") };
     let all = number(&directory, "nr_hugepages").unwrap_or(0);
     let more = wanted.saturating_sub(free);
     if more == 0 {
         return Ok(());
+    }
+    let most = available / 8 * EIGHTHS / ((kib as u64) << 10);
+    if more > most {
+        bail!(
+            "the pool of huge pages of {name} has {free} free pages of {wanted}, and this machine has memory for {most} more"
+        );
     }
     settings.set(&directory.join("nr_hugepages"), &(all + more).to_string())?;
     match unreserved(&directory) {

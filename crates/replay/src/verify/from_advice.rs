@@ -55,6 +55,12 @@ pub(super) fn with(mut args: Args, file: &Path) -> Result<Args> {
         );
     }
     if args.command.is_empty() {
+        if advice["attached"] == true {
+            bail!(
+                "{}: it is of a program that ran already; give the command that starts it behind --",
+                name()
+            );
+        }
         let words = advice["command"].as_array().into_iter().flatten();
         args.command = words.filter_map(|word| Some(OsString::from(word.as_str()?))).collect();
     }
@@ -116,5 +122,10 @@ mod tests {
         for wrong in ["", "{}", &format!("{advice}\n{advice}"), &advice.replace("64K,", "65K,")] {
             assert!(read(wrong, &[]).is_err(), "{wrong}");
         }
+        // Its command line is not one that starts it once more.
+        let attached = advice.replace(r#""plan":null"#, r#""plan":null,"attached":true"#);
+        let why = read(&attached, &[]).unwrap_err().to_string();
+        assert!(why.contains("ran already"), "{why}");
+        assert_eq!(read(&attached, &["--", "other"]).unwrap().command, ["other"]);
     }
 }

@@ -127,7 +127,8 @@ impl<'a> Measuring<'a> {
         for turn in 0..runs {
             for at in order(turn, sets.len()) {
                 self.tell(&mut progress, "runs", &sets[at].name());
-                let fell_back = || sets[at].kib().filter_map(|kib| settings.fell_back(kib)).sum::<u64>();
+                let fell_back =
+                    || sets[at].given_kib().filter_map(|kib| settings.fell_back(kib)).sum::<u64>();
                 let before = fell_back();
                 let (mut run, pools) = while_set(&settings, sets[at], || {
                     let (run, pools) = watched(self.conditions.pools, places, || self.run(peak));

@@ -96,7 +96,8 @@ fn gathered<'a>(all: impl Iterator<Item = &'a [ProcessMemory]>) -> (Vec<Key>, BT
 impl Processes {
     /// `runs` are the processes of each run.
     pub(super) fn of(predicted: &[ProcessMemory], runs: &[Vec<ProcessPeak>]) -> Self {
-        if runs.is_empty() {
+        // A prediction without processes is one of which they are not known, and not one that lacks them.
+        if runs.is_empty() || predicted.is_empty() {
             return Self::default();
         }
         let named = |run: &Vec<ProcessPeak>| {

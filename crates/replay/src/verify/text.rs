@@ -123,7 +123,15 @@ fn advice(advice: &Advice) -> String {
         true => "the fastest".to_owned(),
         false => format!("fastest {best} {least} ({longer_percent:+.1}%)"),
     };
-    let line = format!("Advice: {folio}, untouched {waste_percent:.1} %; {run}, {beside}.\n");
+    let line = wrapped(
+        "Advice: ",
+        &[
+            format!("{folio},"),
+            format!("untouched {waste_percent:.1} %;"),
+            format!("{run},"),
+            format!("{beside}."),
+        ],
+    );
     if let Some(first) = advice.run_off.as_ref().and_then(|run_off| run_off.against.first()) {
         return line + &further(first, advice.verdict);
     }
@@ -144,9 +152,27 @@ fn further(first: &Against, verdict: Verdict) -> String {
         Verdict::WithinSpread => "open",
         Verdict::Within | Verdict::WithinGrain => "within 2 %",
     };
-    format!(
-        "        {turns} further turns: beside {folio} {longer_percent:+.1} %, {least:+.1} to {most:+.1} %: {verdict}.\n"
-    )
+    let beside = format!("beside {folio} {longer_percent:+.1} %,");
+    let between = format!("{least:+.1} to {most:+.1} %: {verdict}.");
+    wrapped("        ", &[format!("{turns} further turns:"), beside, between])
+}
+
+/// Parts with spaces between, in as many lines as they need.
+fn wrapped(start: &str, parts: &[String]) -> String {
+    let mut text = start.to_owned();
+    let mut used = start.len();
+    for (at, part) in parts.iter().enumerate() {
+        if at > 0 && used + 1 + part.len() > COLUMNS {
+            text.push_str("\n        ");
+            used = 8;
+        } else if at > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(part);
+        used += part.len();
+    }
+    text + "\n"
 }
 
 /// The table of the time in faults, if it was measured.

@@ -25,6 +25,7 @@ fn sets_of_sizes_are_parsed_and_named() {
     assert_eq!(FolioSet::all().orders().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9]);
     let asked = FolioSet::FRAMES.and(4).on_request(set);
     assert_eq!((asked.name().as_str(), asked.largest().get()), ("64K, 2M by madvise", 9));
+    assert_eq!((asked.kib().collect(), asked.given_kib().collect()), (vec![64], vec![64, 2048]));
     let allowed = |advice| asked.policy().allowed(advice, FolioOverride::INHERIT);
     assert_eq!(allowed(HugeAdvice::None), OrderSet::of(&[0, 4]));
     assert_eq!(allowed(HugeAdvice::Huge), OrderSet::of(&[0, 4, 9]));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::tlb::Leaves;
+use crate::tlb::backing::Kind;
 
 /// All that is read from a line.
 fn parse(line: &[u8]) -> Option<(Access, u64, u64)> {
@@ -70,4 +71,26 @@ fn the_counts_of_windows_stand_for_all() {
     let sampled = run.sampled.expect("not all went through");
     assert!((2..=5).contains(&sampled.windows) && sampled.share < 0.1, "{sampled:?}");
     assert_eq!(sampled.walks_per_thousand, [(1000.0, 1000.0)]);
+}
+
+/// A fault decides by what is mapped then, also where its access goes through no model.
+#[test]
+fn a_range_that_is_first_accessed_between_windows_has_its_kind_from_then_on() {
+    let processor = Processor::assumed("GenuineIntel");
+    let mut models = Models::new(&processor, &[Backing::default()], std::process::id());
+    models.windows = Windows::of(64, 4);
+    let load = |models: &mut Models<'_>, addr: u64| {
+        let mut line = format!(" L {addr:x},8\n").into_bytes();
+        let (filled, through) = (line.len(), models.through.0);
+        models.lines(&mut line, filled);
+        models.through.0 > through
+    };
+    // All of the first windows goes through. Then there is a gap, longer than one access.
+    (0..2000).for_each(|_| _ = load(&mut models, 1 << 32));
+    assert!((0..10_000).any(|_| !load(&mut models, 1 << 32)), "there is a gap");
+    let memory = memmap2::MmapMut::map_anon(6 << 20).expect("memory");
+    let inside = (memory.as_ptr() as u64).next_multiple_of(2 << 20);
+    assert!(!load(&mut models, inside));
+    drop(memory);
+    assert!(models.ranges.kind(inside) != Kind::Other);
 }

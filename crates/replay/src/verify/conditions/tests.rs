@@ -2,6 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::replay::parse_set;
+use crate::settings::one_at_a_time;
 
 fn pool_of(root: &Path, all: u64, free: u64, reserved: u64) -> Places {
     let places = Places::under(root.to_owned());
@@ -18,9 +19,33 @@ fn pools_are_named_by_size() {
     assert_eq!(parse_pools("2M=16,1g=1"), Ok(PoolPages([16, 1])));
     assert_eq!(PoolPages([16, 1]).name().as_deref(), Some("2M=16,1G=1"));
     assert_eq!(PoolPages([3, 1]).bytes(), (6 << 20) + (1 << 30));
-    for wrong in ["", "16", "2M", "4M=1", "2M=-1"] {
+    for wrong in ["", "16", "2M", "4M=1", "2M=-1", "2M=18446744073709551615", "1G=18014398509481983"] {
         assert!(parse_pools(wrong).is_err(), "{wrong}");
     }
+}
+
+/// The kernel takes as much as it can from all other programs, if it is asked.
+#[test]
+fn a_pool_that_the_machine_has_no_memory_for_is_not_asked_for() {
+    let _alone = one_at_a_time();
+    let root = tempfile::tempdir().unwrap();
+    let places = pool_of(root.path(), 3, 2, 0);
+    fs::create_dir_all(&places.state).unwrap();
+    let settings = Settings::acquire(&places).unwrap();
+    let all = || number(&pool(&places, 2048), "nr_hugepages");
+    let wants =
+        |pages| fill(&settings, &places, 16 << 20, POOLS[0], pages).map_err(|error| error.to_string());
+    for pages in [10, 1_000_000_000, MOST_BYTES >> 21] {
+        let why = wants(pages).unwrap_err();
+        assert!(why.contains("memory for 7 more"), "two are free, 8 would be all there is: {why}");
+        assert_eq!(all(), Some(3));
+    }
+    let why = wants(9).unwrap_err();
+    assert!(why.contains("memory is in use, or in pieces"), "no kernel grants it here: {why}");
+    assert_eq!(all(), Some(10));
+    wants(2).unwrap();
+    drop(settings);
+    assert_eq!(all(), Some(3));
 }
 
 #[test]

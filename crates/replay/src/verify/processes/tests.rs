@@ -65,6 +65,7 @@ fn a_prediction_of_several_recordings_is_the_median_of_each_process() {
 #[test]
 fn what_was_not_seen_is_not_compared() {
     assert_eq!(Processes::of(&replayed(&[(0, 100)]), &[]), Processes::default());
+    assert_eq!(Processes::of(&[], &[run(&[("sh", 101)])]), Processes::default(), "nor what is not predicted");
 }
 
 /// Most processes of this script are shorter than a step of the timeline, and the script ends after all of them.

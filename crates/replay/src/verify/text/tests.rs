@@ -95,6 +95,25 @@ fn processes_that_are_not_as_predicted_are_named() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
+/// Sets that memory gets which asks have long names.
+#[test]
+fn long_names_of_sets_fit_into_the_lines_about_the_advice() {
+    let mut compared = compared(&["p"]);
+    let [folio, best] = ["64K+128K, 2M by madvise", "16K+32K, 2M by madvise"].map(str::to_owned);
+    let advice = compared.advice.as_mut().unwrap();
+    (advice.folio, advice.best) = (folio, best.clone());
+    let against =
+        Against { folio: best, turns: 1600, longer_percent: -100.5, between_percent: (-20.4, 1234.5) };
+    for run_off in [None, Some(RunOff { against: vec![against] })] {
+        compared.advice.as_mut().unwrap().run_off = run_off;
+        let text = section(&compared);
+        assert!(
+            text.contains("\nAdvice: 64K+128K, 2M by madvise, untouched 5.0 %; 1234.567 s,\n        fastest")
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}
+
 #[test]
 fn what_else_was_set_is_told_with_its_figures() {
     let mut compared = compared(&["p"]);

@@ -145,11 +145,15 @@ impl<P: Platform> FileClears<'_, '_, P> {
     }
 
     /// Maps all of a page that is ready by one leaf, in a mapping that has leaves of 2 MiB, or an empty table, there.
-    /// The address space's lock is held for writing.
+    /// Where pieces may not be mapped it removes an empty table, so that a fault can map the leaf. The address space's
+    /// lock is held for writing.
     pub(in crate::vm) fn make_one_leaf(self, body: &MmBody, vma: &Vma, range: VirtRange, page: Frame) {
         let tables = body.tables(self.pages());
-        if !maps_pieces(vma) || tables.lookup(range.start).level > Level::PMD {
+        if tables.lookup(range.start).level > Level::PMD {
             return;
+        }
+        if !maps_pieces(vma) {
+            return self.remove_empty_tables(body, range);
         }
         let flags = leaf_flags(&vma.attributes, true);
         let pieces = (0..TABLE_ENTRIES as u64).map(|at| (at * BLOCK_SIZE, at * BLOCK_FRAMES as u64));
@@ -167,6 +171,14 @@ impl<P: Platform> FileClears<'_, '_, P> {
             debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
             body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         }
+    }
+
+    /// Removes tables that map nothing, and have no mark, from pages of a mapping. The address space's lock is held for
+    /// writing.
+    pub(in crate::vm) fn remove_empty_tables(self, body: &MmBody, range: VirtRange) {
+        let mut gather = MmuGather::new(self.pages(), &body.context);
+        body.tables(self.pages()).detach_unused(&Zap::tables(range, range), &mut gather);
+        gather.finish();
     }
 }
 

@@ -23,8 +23,8 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::Level;
 use crate::error::{FaultError, MapError};
-use crate::filemap::FileNode;
-use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SHIFT, TABLE_ENTRIES};
+use crate::filemap::{FileNode, HugePage};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SHIFT, GIGANTIC_CLEARS, TABLE_ENTRIES};
 use crate::page_alloc::BlockClear;
 use crate::pgtable::Zap;
 use crate::platform::Platform;
@@ -99,8 +99,13 @@ impl<P: Platform> FileClears<'_, '_, P> {
         ended
     }
 
-    /// The same, for a user of the file.
+    /// The same, for a user of the file. Not before the file has the page: the fault that brings it may lack memory, and
+    /// gives it back then. From there on it stays while the file has users.
     fn end(self, file: &FileNode, index: u64, page: Frame) -> bool {
+        let there = self.files().huge_page(self.platform(), file, index);
+        if !matches!(there, Some(HugePage::Present { frame, .. }) if frame == page) {
+            return false;
+        }
         let Some(slot) = self.make_ready(file, index, page) else { return false };
         let shown = index * FRAMES..(index + 1) * FRAMES;
         let mut after = 0;
@@ -116,14 +121,12 @@ impl<P: Platform> FileClears<'_, '_, P> {
                 }
             });
         }
-        // Another CPU may have ended it, too, and a new entry stand there. It is not of this page: the file
-        // keeps that while it has users.
-        let is_it = |folio: &Folio| folio.is_of_file() && folio.frame == page;
-        let mut folios = self.gigantic_clears().lock(self.platform());
-        if folios[slot].as_ref().is_some_and(is_it) {
-            folios[slot] = None;
-            self.gigantic_clears().count.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Another CPU may have ended it, too.
+        self.gigantic_clears().end_entry(
+            self.platform(),
+            slot,
+            (Source::File { number: file.number(), index }, page),
+        );
         true
     }
 
@@ -260,8 +263,8 @@ fn maps_pieces(vma: &Vma) -> bool {
 }
 
 /// Whether a mapping of the range, which may show pieces, has a page of a file there.
-fn shows(space: &Space, range: VirtRange, page: &Folio) -> bool {
-    let Source::File { number, index } = page.source else { return false };
+fn shows(space: &Space, range: VirtRange, page: Source) -> bool {
+    let Source::File { number, index } = page else { return false };
     space.tree.overlapping(range).filter(|vma| maps_pieces(vma)).any(|vma| {
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return false };
         let part = vma.range.intersect(range);

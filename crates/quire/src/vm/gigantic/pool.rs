@@ -196,7 +196,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let one = body.tables(self.pages()).collapse_gigantic(folio.base);
         debug_assert_eq!(one, Ok(true), "512 leaves with the same rights");
         self.pages().frames().lend_huge(folio.frame);
-        self.gigantic_clears().end_entry(self.platform(), slot);
+        self.gigantic_clears().end_entry(self.platform(), slot, (folio.source, folio.frame));
     }
 
     /// Cancels the pages in a range whose memory the address space gives up. Its lock is held for writing.
@@ -243,7 +243,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let done = body.tables(pages).unmap(&Zap::tables(whole, whole), &mut gather);
         debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
         body.add_rss(pages, gather.finish(), Counted::Huge);
-        self.gigantic_clears().end_entry(self.platform(), slot);
+        self.gigantic_clears().end_entry(self.platform(), slot, (folio.source, folio.frame));
         // SAFETY: invariant 1: the entry owned the page, and no leaf maps it.
         unsafe { self.huge().give_from(pages, HugeSize::Size1G, folio.frame, folio.used_reservation()) };
     }

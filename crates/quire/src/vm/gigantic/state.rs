@@ -255,16 +255,20 @@ impl GiganticClears {
             };
             // No CPU claims a piece from here on.
             folio.cancelled = Pieces::ALL;
-            let page = folio.frame;
+            let (source, page) = (folio.source, folio.frame);
             drop(folios);
             pages.frames().wait_for_huge_clears(page, Order::GIGANTIC);
-            self.end_entry(pages.platform(), slot);
+            self.end_entry(pages.platform(), slot, (source, page));
         }
     }
 
-    pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize) {
-        self.lock(platform)[slot] = None;
-        self.count.fetch_sub(1, Ordering::Relaxed);
+    /// Takes the entry of a page out of its slot, unless another CPU has, after which a new entry may stand there.
+    pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize, (source, page): (Source, Frame)) {
+        let mut folios = self.lock(platform);
+        if folios[slot].as_ref().is_some_and(|folio| folio.source == source && folio.frame == page) {
+            folios[slot] = None;
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes a folio out of its slot if all its pieces are done.

@@ -12,9 +12,10 @@
 //!   anywhere, and idle CPUs only clear.
 //! - What needs the whole page *completes* it first, without any lock: private mappings of the file, mappings with a
 //!   handler of faults, those whose parts programs map by themselves (`MADV_SPLIT`), populating, moves, memory that
-//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_complete`](super::pool::PoolFaults).
+//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_whole`](super::pool::PoolFaults).
 //! - A file that drops the page *cancels* it. The file is closed or cut off then, so no fault makes a piece ready.
-//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file.
+//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file. Nor do `fork`, which copies no
+//!   leaf of a shared mapping, `mprotect` and `mremap`, which handle leaves of 2 MiB.
 //!
 //! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
 
@@ -239,14 +240,20 @@ impl<P: Platform> FileFaults<'_, '_, P> {
         Ok(())
     }
 
-    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing.
+    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing, so a page that begins
+    /// meanwhile has no leaves here.
     pub(super) fn page_in(self, space: &Space, range: VirtRange) -> Option<Frame> {
-        let folios = self.memory.gigantic_clears().lock(self.memory.platform());
-        folios
-            .iter()
-            .flatten()
-            .find(|folio| folio.is_of_file() && shows(space, range, folio))
-            .map(|it| it.frame)
+        let clears = self.memory.gigantic_clears();
+        if !clears.any() {
+            return None;
+        }
+        // A walk of all mappings must not keep the faults of all address spaces waiting.
+        let folios = clears.lock(self.memory.platform());
+        let pages: [Option<(Source, Frame)>; GIGANTIC_CLEARS] = core::array::from_fn(|slot| {
+            folios[slot].as_ref().filter(|folio| folio.is_of_file()).map(|folio| (folio.source, folio.frame))
+        });
+        drop(folios);
+        pages.into_iter().flatten().find(|&(source, _)| shows(space, range, source)).map(|(_, page)| page)
     }
 }
 

@@ -366,26 +366,27 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         self.memory.pages().store().clear_claimed(extent, index as u32).map(drop)
     }
 
-    /// Takes the lock for writing, with no page in the range mapped in pieces. Completes them first.
+    /// Takes the lock for writing, with no private page in the range mapped in pieces. Completes them first. Pages of
+    /// files stay in pieces: their leaves may be moved, protected and left to a parent.
     pub(in crate::vm) fn lock_complete(self, range: VirtRange) -> SpaceGuard<'a, P> {
         let (clears, owner) = (PoolClears::of(self.memory), self.mapper.number());
         loop {
             let space = self.0.lock();
-            if !self.memory.gigantic_clears().any() {
+            if !self.memory.gigantic_clears().any() || clears.end_complete(self.body(), range) {
                 return space;
             }
-            let complete = clears.end_complete(self.body(), range);
-            match FileFaults::of(self.0).page_in(&space, range) {
-                None if complete => return space,
-                None => {
-                    drop(space);
-                    clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
-                }
-                Some(page) => {
-                    drop(space);
-                    clears.complete_around(page);
-                }
-            }
+            drop(space);
+            clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+        }
+    }
+
+    /// The same, with no page of a file in pieces either, for a verb that marks leaves or gives them to a handler.
+    pub(in crate::vm) fn lock_whole(self, range: VirtRange) -> SpaceGuard<'a, P> {
+        loop {
+            let space = self.lock_complete(range);
+            let Some(page) = FileFaults::of(self.0).page_in(&space, range) else { return space };
+            drop(space);
+            PoolClears::of(self.memory).complete_around(page);
         }
     }
 }

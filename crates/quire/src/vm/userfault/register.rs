@@ -39,7 +39,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         let registration = handler.registration().with_modes(modes);
         let whole = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(len)) };
-        let space = PoolFaults::of(self.0).lock_complete(whole);
+        let space = PoolFaults::of(self.0).lock_whole(whole);
         let range = registrable(&space, addr, len)?;
         if !contexts.is_open(platform, registration) || !registration.is_some() {
             return Err(MmError::Invalid);

@@ -58,10 +58,10 @@ impl<P: Platform> FileClears<'_, '_, P> {
         // A frame that went bad before was only marked; a failure from here on completes the page.
         let good = !self.pages().frames().has_bad(frame);
         let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let [claimed, done, cancelled] = [Pieces::NONE; 3];
+        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
         let source = Source::File { number: file.number(), index };
         let (owner, family, base, touched) = (NO_OWNER, 0, VirtAddr(0), 0);
-        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, touched, source });
+        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched, source });
         self.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
         // The file's drop looks for leaves of pieces, too.
         file.allow_parts();

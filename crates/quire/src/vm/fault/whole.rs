@@ -30,11 +30,13 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Whether this is the page at a claimed place of a file.
+    /// Whether this is the page at a claimed place of a file, and none of its memory went bad: a visit of all its leaves
+    /// may have come before this lock.
     fn has_whole(self, place: &HugePlace<'_>, page: Frame) -> bool {
         let (node, order) = (place.file.node(), place.size.order());
         let there = self.memory.files().huge_page(self.memory.platform(), node, place.index);
         let is_it = matches!(there, Some(HugePage::Present { frame, .. }) if frame == page);
-        is_it && order == Order::GIGANTIC && !node.is_cut_off(place.index * order.frames())
+        let good = !self.memory.pages().frames().has_bad(page);
+        is_it && good && order == Order::GIGANTIC && !node.is_cut_off(place.index * order.frames())
     }
 }

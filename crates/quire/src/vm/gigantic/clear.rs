@@ -199,7 +199,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
             return Err(NotBegun::Again);
         }
         pages.frames().set_whole_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
-        let [claimed, done, cancelled] = [Pieces::NONE; 3];
+        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
         let mut folio = Folio {
             owner,
             family,
@@ -208,6 +208,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
             claimed,
             done,
             cancelled,
+            zero,
             touched: index,
             source: Source::Allocated,
         };

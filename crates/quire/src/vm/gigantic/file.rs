@@ -12,9 +12,10 @@
 //!   anywhere, and idle CPUs only clear.
 //! - What needs the whole page *completes* it first, without any lock: private mappings of the file, mappings with a
 //!   handler of faults, those whose parts programs map by themselves (`MADV_SPLIT`), populating, moves, memory that
-//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_complete`](super::pool::PoolFaults).
+//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_whole`](super::pool::PoolFaults).
 //! - A file that drops the page *cancels* it. The file is closed or cut off then, so no fault makes a piece ready.
-//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file.
+//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file. Nor do `fork`, which copies no
+//!   leaf of a shared mapping, `mprotect` and `mremap`, which handle leaves of 2 MiB.
 //!
 //! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
 
@@ -23,8 +24,8 @@ use core::sync::atomic::Ordering;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::Level;
 use crate::error::{FaultError, MapError};
-use crate::filemap::FileNode;
-use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SHIFT, TABLE_ENTRIES};
+use crate::filemap::{FileNode, HugePage};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SHIFT, GIGANTIC_CLEARS, TABLE_ENTRIES};
 use crate::page_alloc::BlockClear;
 use crate::pgtable::Zap;
 use crate::platform::Platform;
@@ -57,10 +58,10 @@ impl<P: Platform> FileClears<'_, '_, P> {
         // A frame that went bad before was only marked; a failure from here on completes the page.
         let good = !self.pages().frames().has_bad(frame);
         let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let [claimed, done, cancelled] = [Pieces::NONE; 3];
+        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
         let source = Source::File { number: file.number(), index };
         let (owner, family, base, touched) = (NO_OWNER, 0, VirtAddr(0), 0);
-        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, touched, source });
+        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched, source });
         self.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
         // The file's drop looks for leaves of pieces, too.
         file.allow_parts();
@@ -99,8 +100,13 @@ impl<P: Platform> FileClears<'_, '_, P> {
         ended
     }
 
-    /// The same, for a user of the file.
+    /// The same, for a user of the file. Not before the file has the page: the fault that brings it may lack memory, and
+    /// gives it back then. From there on it stays while the file has users.
     fn end(self, file: &FileNode, index: u64, page: Frame) -> bool {
+        let there = self.files().huge_page(self.platform(), file, index);
+        if !matches!(there, Some(HugePage::Present { frame, .. }) if frame == page) {
+            return false;
+        }
         let Some(slot) = self.make_ready(file, index, page) else { return false };
         let shown = index * FRAMES..(index + 1) * FRAMES;
         let mut after = 0;
@@ -116,14 +122,12 @@ impl<P: Platform> FileClears<'_, '_, P> {
                 }
             });
         }
-        // Another CPU may have ended it, too, and a new entry stand there. It is not of this page: the file
-        // keeps that while it has users.
-        let is_it = |folio: &Folio| folio.is_of_file() && folio.frame == page;
-        let mut folios = self.gigantic_clears().lock(self.platform());
-        if folios[slot].as_ref().is_some_and(is_it) {
-            folios[slot] = None;
-            self.gigantic_clears().count.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Another CPU may have ended it, too.
+        self.gigantic_clears().end_entry(
+            self.platform(),
+            slot,
+            (Source::File { number: file.number(), index }, page),
+        );
         true
     }
 
@@ -145,11 +149,15 @@ impl<P: Platform> FileClears<'_, '_, P> {
     }
 
     /// Maps all of a page that is ready by one leaf, in a mapping that has leaves of 2 MiB, or an empty table, there.
-    /// The address space's lock is held for writing.
+    /// Where pieces may not be mapped it removes an empty table, so that a fault can map the leaf. The address space's
+    /// lock is held for writing.
     pub(in crate::vm) fn make_one_leaf(self, body: &MmBody, vma: &Vma, range: VirtRange, page: Frame) {
         let tables = body.tables(self.pages());
-        if !maps_pieces(vma) || tables.lookup(range.start).level > Level::PMD {
+        if tables.lookup(range.start).level > Level::PMD {
             return;
+        }
+        if !maps_pieces(vma) {
+            return self.remove_empty_tables(body, range);
         }
         let flags = leaf_flags(&vma.attributes, true);
         let pieces = (0..TABLE_ENTRIES as u64).map(|at| (at * BLOCK_SIZE, at * BLOCK_FRAMES as u64));
@@ -167,6 +175,14 @@ impl<P: Platform> FileClears<'_, '_, P> {
             debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
             body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         }
+    }
+
+    /// Removes tables that map nothing, and have no mark, from pages of a mapping. The address space's lock is held for
+    /// writing.
+    pub(in crate::vm) fn remove_empty_tables(self, body: &MmBody, range: VirtRange) {
+        let mut gather = MmuGather::new(self.pages(), &body.context);
+        body.tables(self.pages()).detach_unused(&Zap::tables(range, range), &mut gather);
+        gather.finish();
     }
 }
 
@@ -224,14 +240,20 @@ impl<P: Platform> FileFaults<'_, '_, P> {
         Ok(())
     }
 
-    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing.
+    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing, so a page that begins
+    /// meanwhile has no leaves here.
     pub(super) fn page_in(self, space: &Space, range: VirtRange) -> Option<Frame> {
-        let folios = self.memory.gigantic_clears().lock(self.memory.platform());
-        folios
-            .iter()
-            .flatten()
-            .find(|folio| folio.is_of_file() && shows(space, range, folio))
-            .map(|it| it.frame)
+        let clears = self.memory.gigantic_clears();
+        if !clears.any() {
+            return None;
+        }
+        // A walk of all mappings must not keep the faults of all address spaces waiting.
+        let folios = clears.lock(self.memory.platform());
+        let pages: [Option<(Source, Frame)>; GIGANTIC_CLEARS] = core::array::from_fn(|slot| {
+            folios[slot].as_ref().filter(|folio| folio.is_of_file()).map(|folio| (folio.source, folio.frame))
+        });
+        drop(folios);
+        pages.into_iter().flatten().find(|&(source, _)| shows(space, range, source)).map(|(_, page)| page)
     }
 }
 
@@ -248,8 +270,8 @@ fn maps_pieces(vma: &Vma) -> bool {
 }
 
 /// Whether a mapping of the range, which may show pieces, has a page of a file there.
-fn shows(space: &Space, range: VirtRange, page: &Folio) -> bool {
-    let Source::File { number, index } = page.source else { return false };
+fn shows(space: &Space, range: VirtRange, page: Source) -> bool {
+    let Source::File { number, index } = page else { return false };
     space.tree.overlapping(range).filter(|vma| maps_pieces(vma)).any(|vma| {
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return false };
         let part = vma.range.intersect(range);

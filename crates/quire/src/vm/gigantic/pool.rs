@@ -76,20 +76,24 @@ impl<P: Platform> PoolClears<'_, '_, P> {
 
     /// Clears and maps a piece of one of the chosen pages: the next ahead. The caller holds no lock.
     fn advance(self, chosen: impl Fn(&Folio) -> bool, stop: impl Fn() -> bool) -> Result<Advance, Cancelled> {
-        let mut busy = false;
-        let folios = self.gigantic_clears().lock(self.platform());
-        let work = folios.iter().enumerate().find_map(|(slot, folio)| {
-            let folio = folio.as_ref().filter(|folio| folio.is_of_pool() && chosen(folio))?;
-            self.next_work(slot, folio, &mut busy)
-        });
-        drop(folios);
-        let (piece, block) = match work {
-            Some(Work::Piece(piece, block)) => (piece, block),
-            Some(Work::End(source, page)) => {
-                let ended = FileClears::of(self.0).try_end(source, page);
-                return Ok(if ended { Advance::Done } else { Advance::Busy });
+        let (mut busy, mut after) = (false, 0);
+        let (piece, block) = loop {
+            let mut folios = self.gigantic_clears().lock(self.platform());
+            let mut slots = folios.iter_mut().enumerate().skip(after);
+            let work = slots.find_map(|(slot, folio)| {
+                let folio = folio.as_mut().filter(|folio| folio.is_of_pool() && chosen(folio))?;
+                Some((slot, self.next_work(slot, folio, &mut busy)?))
+            });
+            drop(folios);
+            match work {
+                Some((_, Work::Piece(piece, block))) => break (piece, block),
+                Some((_, Work::End(source, page))) if FileClears::of(self.0).try_end(source, page) => {
+                    return Ok(Advance::Done);
+                }
+                // A task has the file closed, maybe for long: another page may have work.
+                Some((slot, Work::End(..))) => (busy, after) = (true, slot + 1),
+                None => return Ok(if busy { Advance::Busy } else { Advance::Nothing }),
             }
-            None => return Ok(if busy { Advance::Busy } else { Advance::Nothing }),
         };
         if block == BlockClear::Claimed {
             let extent = Extent::new(FrameRange::folio(piece.folio, Order::GIGANTIC), TouchHint::Unknown);
@@ -119,15 +123,20 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     }
 
     /// The next piece of a page to be cleared or mapped. `busy` is set if other CPUs clear pieces of it.
-    fn next_work(self, slot: usize, folio: &Folio, busy: &mut bool) -> Option<Work> {
-        let (frames, mut clears) = (self.pages().frames(), false);
-        for index in folio.missing_ahead() {
+    fn next_work(self, slot: usize, folio: &mut Folio, busy: &mut bool) -> Option<Work> {
+        let (frames, mut clears, mut zero) = (self.pages().frames(), false, Pieces::NONE);
+        let piece = folio.missing_ahead().find_map(|index| {
             match frames.claim_block_clear(folio.frame, index as u32) {
                 BlockClear::Busy => clears = true,
-                // A file's piece is mapped by faults alone.
-                BlockClear::Zero if folio.is_of_file() => {}
+                // A file's piece is mapped by faults alone. It stays zero until it is ready.
+                BlockClear::Zero if folio.is_of_file() => zero.insert(index),
                 block => return Some(Work::Piece(folio.piece(slot, index), block)),
             }
+            None
+        });
+        folio.zero.insert_all(zero);
+        if piece.is_some() {
+            return piece;
         }
         *busy |= clears;
         (folio.is_of_file() && !clears).then_some(Work::End(folio.source, folio.frame))
@@ -196,7 +205,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let one = body.tables(self.pages()).collapse_gigantic(folio.base);
         debug_assert_eq!(one, Ok(true), "512 leaves with the same rights");
         self.pages().frames().lend_huge(folio.frame);
-        self.gigantic_clears().end_entry(self.platform(), slot);
+        self.gigantic_clears().end_entry(self.platform(), slot, (folio.source, folio.frame));
     }
 
     /// Cancels the pages in a range whose memory the address space gives up. Its lock is held for writing.
@@ -243,7 +252,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         let done = body.tables(pages).unmap(&Zap::tables(whole, whole), &mut gather);
         debug_assert_eq!(done, Ok(()), "no leaf reaches over an end");
         body.add_rss(pages, gather.finish(), Counted::Huge);
-        self.gigantic_clears().end_entry(self.platform(), slot);
+        self.gigantic_clears().end_entry(self.platform(), slot, (folio.source, folio.frame));
         // SAFETY: invariant 1: the entry owned the page, and no leaf maps it.
         unsafe { self.huge().give_from(pages, HugeSize::Size1G, folio.frame, folio.used_reservation()) };
     }
@@ -308,8 +317,9 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         let good = !self.memory.pages().frames().has_bad(frame);
         let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
         let (owner, family, source) = (self.mapper.number(), self.family, Source::Pool { reserved });
-        let [claimed, done, cancelled] = [Pieces::NONE; 3];
-        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, touched: 0, source });
+        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
+        *slot =
+            Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched: 0, source });
         clears.count.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -366,26 +376,27 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         self.memory.pages().store().clear_claimed(extent, index as u32).map(drop)
     }
 
-    /// Takes the lock for writing, with no page in the range mapped in pieces. Completes them first.
+    /// Takes the lock for writing, with no private page in the range mapped in pieces. Completes them first. Pages of
+    /// files stay in pieces: their leaves may be moved, protected and left to a parent.
     pub(in crate::vm) fn lock_complete(self, range: VirtRange) -> SpaceGuard<'a, P> {
         let (clears, owner) = (PoolClears::of(self.memory), self.mapper.number());
         loop {
             let space = self.0.lock();
-            if !self.memory.gigantic_clears().any() {
+            if !self.memory.gigantic_clears().any() || clears.end_complete(self.body(), range) {
                 return space;
             }
-            let complete = clears.end_complete(self.body(), range);
-            match FileFaults::of(self.0).page_in(&space, range) {
-                None if complete => return space,
-                None => {
-                    drop(space);
-                    clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
-                }
-                Some(page) => {
-                    drop(space);
-                    clears.complete_around(page);
-                }
-            }
+            drop(space);
+            clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+        }
+    }
+
+    /// The same, with no page of a file in pieces either, for a verb that marks leaves or gives them to a handler.
+    pub(in crate::vm) fn lock_whole(self, range: VirtRange) -> SpaceGuard<'a, P> {
+        loop {
+            let space = self.lock_complete(range);
+            let Some(page) = FileFaults::of(self.0).page_in(&space, range) else { return space };
+            drop(space);
+            PoolClears::of(self.memory).complete_around(page);
         }
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Folio {
     pub(super) done: Pieces,
     /// Pieces that must not be started. When a claim on one is given back, the piece counts as done.
     pub(super) cancelled: Pieces,
+    /// Pieces of a page of a file that idle CPUs found to be zero: they need not look again.
+    pub(super) zero: Pieces,
     /// The piece that was touched last.
     pub(super) touched: usize,
     pub(super) source: Source,
@@ -161,10 +163,12 @@ impl Folio {
         self.source == Source::Pool { reserved: true }
     }
 
-    /// The pieces of a page of a pool that no CPU has mapped or maps, in the order of [`Self::next_ahead`].
+    /// The pieces of a page of a pool that no CPU has mapped or maps, or, of a file's page, that are neither ready nor
+    /// known to be zero, in the order of [`Self::next_ahead`].
     pub(super) fn missing_ahead(&self) -> impl Iterator<Item = usize> {
         let start = self.touched + TABLE_ENTRIES / 2;
-        let missing = |index: &usize| !self.claimed.contains(*index) && !self.cancelled.contains(*index);
+        let known = |index| self.cancelled.contains(index) || self.zero.contains(index);
+        let missing = move |index: &usize| !self.claimed.contains(*index) && !known(*index);
         (start..start + TABLE_ENTRIES).map(|index| index % TABLE_ENTRIES).filter(missing)
     }
 
@@ -255,16 +259,20 @@ impl GiganticClears {
             };
             // No CPU claims a piece from here on.
             folio.cancelled = Pieces::ALL;
-            let page = folio.frame;
+            let (source, page) = (folio.source, folio.frame);
             drop(folios);
             pages.frames().wait_for_huge_clears(page, Order::GIGANTIC);
-            self.end_entry(pages.platform(), slot);
+            self.end_entry(pages.platform(), slot, (source, page));
         }
     }
 
-    pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize) {
-        self.lock(platform)[slot] = None;
-        self.count.fetch_sub(1, Ordering::Relaxed);
+    /// Takes the entry of a page out of its slot, unless another CPU has, after which a new entry may stand there.
+    pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize, (source, page): (Source, Frame)) {
+        let mut folios = self.lock(platform);
+        if folios[slot].as_ref().is_some_and(|folio| folio.source == source && folio.frame == page) {
+            folios[slot] = None;
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes a folio out of its slot if all its pieces are done.

@@ -262,8 +262,9 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
     ) -> Result<Frame, FaultError> {
         let taken = self.huge().take_for(self.pages(), size, request);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
-        let zero = self.pages().frames().is_huge_zero(frame, size.order());
-        if in_pieces && !zero && FileClears::of(self.0).begin(file, index, frame) {
+        // A page whose blocks were cleared one by one needs no pieces either.
+        let in_pieces = in_pieces && !self.pages().frames().is_all_zero(frame, size.order());
+        if in_pieces && FileClears::of(self.0).begin(file, index, frame) {
             let put = self.files().put_huge_page(self.pages(), file, index, frame);
             return put.map(|()| frame).map_err(|error| {
                 let place = index * size.order().frames()..(index + 1) * size.order().frames();

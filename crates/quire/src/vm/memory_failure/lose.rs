@@ -21,6 +21,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::{MemoryFailureError, SplitError};
 use crate::filemap::{FileClosed, FoundPage};
+use crate::hugetlb::HugeSize;
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::Verdict;
 use crate::pgtable::{PageTables, Zap};
@@ -217,6 +218,21 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 }
                 body.add_rss(self.pages(), gather.finish(), Counted::Huge);
             }
+        }
+    }
+
+    /// Unmaps what went bad of a huge page of a closed file that has just been mapped: a failure before that found no
+    /// leaf. The caller holds no lock.
+    pub(in crate::vm) fn unmap_lost_parts(self, head: Frame, size: HugeSize) {
+        let frames = self.pages().frames();
+        if !frames.has_bad(head) {
+            return;
+        }
+        for block in FrameRange::folio(head, size.order()).by_block() {
+            let marked = frames.has_bad_in_block(block.start);
+            let all = (0..block.count).map(|at| block.start.add(at));
+            let bad = all.filter(|&frame| marked && frames.is_bad(frame));
+            bad.for_each(|frame| self.unmap_huge_everywhere(head, frame));
         }
     }
 

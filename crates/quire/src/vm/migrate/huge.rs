@@ -23,6 +23,9 @@
 //! (`MADV_SPLIT`), and a handler of faults is told of no fault that it would not have seen. Between the visits the
 //! leaves may be unmapped, moved, split, collapsed or copied by `fork`; the second visit takes what it finds.
 //!
+//! Memory of the new page that goes bad before the second visit has no leaf to lose yet: it is handled after that visit,
+//! before the file is opened.
+//!
 //! The second visit cannot fail: leaves of 4 KiB need memory for their counts, which is *pinned* before the first by a
 //! count for each frame of the new page. `MADV_SPLIT` waits until the file is open, so no page gets its first parts
 //! meanwhile.
@@ -43,6 +46,7 @@ use crate::tlb::{FlushBatch, MmuGather};
 use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
+use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::migrate::relocate::STRETCH;
 use crate::vm::rmap::reverse::{FoundSpace, place_in};
 use crate::vm::space::found::FoundBody;
@@ -225,6 +229,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
                 pages.frames().copy_huge_note(old, new.frame);
                 self.files().exchange_huge_page(self.platform(), file, index, new.frame);
                 self.each_mapper(file, &shown, |found| self.relocate_in(found, &shown, (old, new.frame)));
+                MemoryLoss::of(self.0).unmap_lost_parts(new.frame, size);
                 self.unpin_counts(pinned);
                 pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
             })

@@ -41,7 +41,7 @@ impl<P: Platform> Observation<'_, '_, P> {
         verb: impl FnOnce(VirtRange, &mut FlushBatch) -> Result<(), MapError>,
     ) -> Result<(), MmError> {
         let whole = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(len)) };
-        let space = PoolFaults::of(self.0).lock_complete(whole);
+        let space = PoolFaults::of(self.0).lock_whole(whole);
         let range = space.layout.range(addr, len).ok_or(MmError::Invalid)?;
         check_parts(&space, range)?;
         self.cut(range)?;

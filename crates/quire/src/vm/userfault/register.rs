@@ -7,12 +7,14 @@ use super::registration::{Registration, UserfaultModes};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::filemap::FileKind;
+use crate::hugetlb::HugeSize;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolFaults;
 use crate::vm::handle::handle;
 use crate::vm::hugetlb::ends::check_ends;
-use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes};
+use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::state::Space;
@@ -37,7 +39,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         let registration = handler.registration().with_modes(modes);
         let whole = VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(len)) };
-        let space = PoolFaults::of(self.0).lock_complete(whole);
+        let space = PoolFaults::of(self.0).lock_whole(whole);
         let range = registrable(&space, addr, len)?;
         if !contexts.is_open(platform, registration) || !registration.is_some() {
             return Err(MmError::Invalid);
@@ -54,7 +56,20 @@ impl<P: Platform> Registrations<'_, '_, P> {
         if modes.contains(UserfaultModes::WRITE_PROTECT) {
             self.context().note_marks();
         }
+        self.remove_empty_tables(&space, range);
         self.set_handler(space, range, registration)
+    }
+
+    /// Removes the empty tables that pieces of pages of 1 GiB left: a handler's answer maps such a page by one leaf.
+    fn remove_empty_tables(self, space: &Space, range: VirtRange) {
+        let gigantic = |vma: &&Vma| {
+            vma.attributes.huge_size() == Some(HugeSize::Size1G)
+                && !vma.attributes.is_private()
+                && !vma.attributes.flags.contains(VmaFlags::SPLIT)
+        };
+        for vma in space.tree.overlapping(range).filter(gigantic) {
+            FileClears::of(self.memory).remove_empty_tables(self.body(), vma.range.intersect(range));
+        }
     }
 
     /// See [`Mm::userfault_unregister`](crate::vm::Mm::userfault_unregister).

@@ -71,12 +71,12 @@ impl<P: Platform> Madvise<'_, '_, P> {
         self.advise_where(range, |vma| vma.is_anonymous() && vma.is_private(), wipe)
     }
 
-    /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files closed: a page
-    /// that moves must not get parts meanwhile.
+    /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files closed, after it
+    /// noted that their pages may get parts: a move closes its file before it looks for that, and pins memory then.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
         let space = loop {
             let space = self.lock();
-            if space.tree.overlapping(range).all(is_open) {
+            if space.tree.overlapping(range).all(allow_parts) {
                 break space;
             }
             drop(space);
@@ -88,20 +88,18 @@ impl<P: Platform> Madvise<'_, '_, P> {
         if !space.tree.overlapping(range).all(fits) {
             return Err(MmError::Invalid);
         }
-        for vma in space.tree.overlapping(range) {
-            if let Backing::File { file, .. } = &vma.attributes.backing {
-                file.node().allow_parts();
-            }
-        }
         let allow = |vma: &mut VmaAttributes| vma.flags = vma.flags.union(VmaFlags::SPLIT);
         AttributeChange::of(self.0).change_and_unlock(space, range, allow)
     }
 }
 
-/// Whether no task has the mapping's file closed.
-fn is_open(vma: &Vma) -> bool {
+/// Allows parts of a file's huge pages. Returns whether no task has the file closed that may not have seen this.
+fn allow_parts(vma: &Vma) -> bool {
     match &vma.attributes.backing {
-        Backing::File { file, .. } => file.node().enter().is_some(),
-        Backing::Anonymous => true,
+        Backing::File { file, .. } if file.node().huge_order().is_some() => {
+            file.node().allow_parts();
+            file.node().enter().is_some()
+        }
+        _ => true,
     }
 }

@@ -6,6 +6,7 @@ mod collapse;
 mod control;
 mod edges;
 mod failure;
+mod file_moments;
 mod file_pieces;
 mod files;
 mod frames;

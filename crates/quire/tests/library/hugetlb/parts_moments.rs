@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(15);
 
 /// A machine whose pool of 1 GiB has one page, or may take a surplus one; no page is cleared, nor read to see
 /// that it need not be. All memory is free at the end.
-fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+pub(super) fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + (64 << 20)) };
     let machine = config.with_cpus(2).build().expect("the host refused a machine");
     let zeroes = Zeroes { verify: false, ..Zeroes::default() };
@@ -75,7 +75,7 @@ fn take_apart(machine: &Hosted, mm: &Space<'_>, at: u64) {
 
 /// Runs `first` on CPU 0, held up at its `round`-th call of the platform, while CPU 1 runs `second`. Returns
 /// how many calls there were, and `seen` at the end of that time, which gets whether CPU 1 had finished.
-fn held_up(
+pub(super) fn held_up(
     machine: &Hosted,
     round: u64,
     (first, second): (impl Fn() + Sync, impl Fn() + Sync),
@@ -88,7 +88,7 @@ fn held_up(
 }
 
 /// Calls `meet` at so many of all moments, the last ones included. Returns at how many it was true.
-fn at_moments(most: u64, mut meet: impl FnMut(u64) -> (u64, bool)) -> u64 {
+pub(super) fn at_moments(most: u64, mut meet: impl FnMut(u64) -> (u64, bool)) -> u64 {
     let (all, _) = meet(u64::MAX);
     let step = (all / most).max(1);
     let met = (0..=all).rev().step_by(step as usize).filter(|&round| meet(round).1).count() as u64;

@@ -59,8 +59,8 @@ extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     idle::run()
 }
 
-/// Switches to the kernel's own page tables. Not inlined, as what follows: its locals would stay on the boot stack while the
-/// memory manager starts.
+/// Switches to the kernel's own page tables. Not inlined, as what follows: its locals would stay on the boot
+/// stack while the memory manager starts.
 #[inline(never)]
 fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     cpu::features::enable();

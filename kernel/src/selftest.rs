@@ -52,8 +52,8 @@ struct Question {
     look: AtomicU8,
     addr: AtomicU64,
     value: AtomicU64,
-    /// The CPUs that are asked and have not answered, one bit each. A CPU that is online and has not come to [`serve`]
-    /// finds its bit when it comes.
+    /// The CPUs that are asked and have not answered, one bit each. A CPU that is online and has not come to
+    /// [`serve`] finds its bit when it comes.
     asked: AtomicU64,
 }
 
@@ -185,8 +185,8 @@ pub fn serve() {
     }
 }
 
-/// Sleeps between interrupts: a CPU that spins takes time from the one that is waited for where an emulator has fewer
-/// CPUs than the machine.
+/// Sleeps between interrupts: a CPU that spins takes time from the one that is waited for where an emulator
+/// has fewer CPUs than the machine.
 fn sleep_until(is_so: impl Fn() -> bool) {
     loop {
         interrupts::disable();

@@ -115,7 +115,8 @@ impl AtomicCpuSet {
         self.0[cpu.index() / 64].load(Ordering::SeqCst) >> (cpu.index() % 64) & 1 == 1
     }
 
-    /// Removes the CPUs that are in the set at some time during the call. Others that join meanwhile may stay or not.
+    /// Removes the CPUs that are in the set at some time during the call. Others that join meanwhile may stay
+    /// or not.
     #[inline]
     pub(crate) fn clear(&self) {
         for word in &self.0 {
@@ -140,7 +141,8 @@ impl AtomicCpuSet {
         (has, others != 0)
     }
 
-    /// Whether several of the first `count` CPUs are in the set. Ordered after nothing: the answer may be old.
+    /// Whether several of the first `count` CPUs are in the set. Ordered after nothing: the answer may be
+    /// old.
     #[inline]
     pub(crate) fn has_several(&self, count: usize) -> bool {
         let words = self.0.iter().take(count.div_ceil(64));

@@ -115,8 +115,8 @@ impl NodeSet {
         (0..MAX_NODES as u8).filter(move |&node| self.contains(node))
     }
 
-    /// The nodes of `allowed` that stand at the places which this set names, counted from the lowest one and going
-    /// round (Linux: `mpol_relative_nodemask`). No node if none is allowed.
+    /// The nodes of `allowed` that stand at the places which this set names, counted from the lowest one and
+    /// going round (Linux: `mpol_relative_nodemask`). No node if none is allowed.
     #[must_use]
     pub fn relative_to(self, allowed: Self) -> Self {
         let place = |node: u8| allowed.iter().nth(usize::from(node) % allowed.len());

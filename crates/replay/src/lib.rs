@@ -2,8 +2,8 @@
 //! policies, gives advice on folio sizes, and verifies it on the kernel. One module for each subcommand, and below
 //! them what they share.
 //!
-//! The package `quire-cli` is the command, and has what measures the library itself. This one is a package of its own, so that a
-//! build can choose a level of optimisation for each.
+//! The package `quire-cli` is the command, and has what measures the library itself. This one is a package of
+//! its own, so that a build can choose a level of optimisation for each.
 
 pub mod advise;
 pub mod calibrate;

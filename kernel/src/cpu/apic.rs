@@ -1,8 +1,8 @@
 //! The local APIC: interrupts between CPUs, and a timer for each (SDM volume 3, chapter 11).
 //!
-//! The registers are used as memory (xAPIC), since QEMU's emulation has nothing else. The crate `x2apic` is not used:
-//! in this mode it takes and gives APIC ids shifted by 24 bits, and its start-up unmasks the local pins. What a shootdown
-//! needs is `quire_interop`'s.
+//! The registers are used as memory (xAPIC), since QEMU's emulation has nothing else. The crate `x2apic` is
+//! not used: in this mode it takes and gives APIC ids shifted by 24 bits, and its start-up unmasks the local
+//! pins. What a shootdown needs is `quire_interop`'s.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 

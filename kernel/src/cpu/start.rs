@@ -27,8 +27,8 @@ pub fn prepare(cpu: CpuId) {
     user_mode::enable();
 }
 
-/// Starts all CPUs that the firmware names. Not inlined: its locals, a trampoline of a page among them, would stay on the
-/// boot stack while the memory manager starts.
+/// Starts all CPUs that the firmware names. Not inlined: its locals, a trampoline of a page among them, would
+/// stay on the boot stack while the memory manager starts.
 #[inline(never)]
 pub fn start_others(info: BootInfo) {
     let ids = topology::get().apic_ids();

@@ -160,8 +160,8 @@ impl Hosted {
         self.tlbs.losses.set(plan);
     }
 
-    /// Decides which roots are loaded with what the CPU kept of them though it may not be good, counted from 0: a load
-    /// that forgets to flush, on a machine whose CPUs keep translations.
+    /// Decides which roots are loaded with what the CPU kept of them though it may not be good, counted from
+    /// 0: a load that forgets to flush, on a machine whose CPUs keep translations.
     pub fn load_stale_roots(&self, plan: FailurePlan) {
         self.tlbs.stale_loads.set(plan);
     }

@@ -35,8 +35,8 @@ pub(super) struct Locked<'a, T> {
     _held: Held,
 }
 
-/// Looks so often before it sleeps: the lock is held for a short time, and a hypervisor's lock of its tables spins
-/// (KVM's `mmu_lock`). A wake-up of the host takes longer than most holds.
+/// Looks so often before it sleeps: the lock is held for a short time, and a hypervisor's lock of its tables
+/// spins (KVM's `mmu_lock`). A wake-up of the host takes longer than most holds.
 const TURNS: u32 = 4096;
 /// After so many of them it lets other threads of the host run, among which the holder may be.
 const TURNS_BEFORE_YIELD: u32 = 256;

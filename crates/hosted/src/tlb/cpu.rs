@@ -3,11 +3,12 @@
 //! Entries leave only by a flush, a fault, or the load of another root. A real TLB forgets more, so code that
 //! works here works there.
 //!
-//! Entries of an address space that is not loaded must not be used again ([`TablePlatform::load_root`]), so leaving drops
-//! them, unless the machine keeps translations. Then they are *parked* until the root is loaded again. No flush
-//! reaches parked ones, and frames that they lead to may be freed: the entries must only not be loaded after
-//! that ([`TablePlatform::load_kept_root`]). So what was freed meanwhile is noted, and is a violation at that
-//! load: a processor may walk page tables right after it, even if no instruction uses an address.
+//! Entries of an address space that is not loaded must not be used again ([`TablePlatform::load_root`]), so
+//! leaving drops them, unless the machine keeps translations. Then they are *parked* until the root is loaded
+//! again. No flush reaches parked ones, and frames that they lead to may be freed: the entries must only not
+//! be loaded after that ([`TablePlatform::load_kept_root`]). So what was freed meanwhile is noted, and is a
+//! violation at that load: a processor may walk page tables right after it, even if no instruction uses an
+//! address.
 //!
 //! [`TablePlatform::load_root`]: quire::platform::TablePlatform::load_root
 //! [`TablePlatform::load_kept_root`]: quire::platform::TablePlatform::load_kept_root

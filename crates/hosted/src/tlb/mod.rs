@@ -118,8 +118,9 @@ impl Tlbs {
         }
     }
 
-    /// Makes `root` the page table of `cpu`, with what it kept of it if that is good, and tells `count` whether
-    /// it was. Returns the violation that the load is. No flush of this CPU comes between question and load.
+    /// Makes `root` the page table of `cpu`, with what it kept of it if that is good, and tells `count`
+    /// whether it was. Returns the violation that the load is. No flush of this CPU comes between question
+    /// and load.
     pub(crate) fn load_kept_root(
         &self,
         cpu: CpuId,

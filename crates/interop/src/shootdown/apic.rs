@@ -40,7 +40,8 @@ impl Delivery {
     }
 }
 
-/// The running CPU's local APIC, in one of its two modes. A copy of the value works on every CPU in that mode.
+/// The running CPU's local APIC, in one of its two modes. A copy of the value works on every CPU in that
+/// mode.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalApic(Mode);
 
@@ -59,8 +60,8 @@ impl LocalApic {
     /// An APIC whose registers are mapped as memory (xAPIC).
     ///
     /// # Safety
-    /// The registers are mapped there while the value is used, uncached. Each CPU has handlers for the interrupts
-    /// that it is sent.
+    /// The registers are mapped there while the value is used, uncached. Each CPU has handlers for the
+    /// interrupts that it is sent.
     pub const unsafe fn in_memory(registers: *mut u8) -> Self {
         Self(Mode::Memory(registers))
     }
@@ -68,8 +69,8 @@ impl LocalApic {
     /// An APIC whose registers are the processor's (x2APIC).
     ///
     /// # Safety
-    /// All code that uses the value runs in ring 0, on CPUs in this mode. Each CPU has handlers for the interrupts
-    /// that it is sent.
+    /// All code that uses the value runs in ring 0, on CPUs in this mode. Each CPU has handlers for the
+    /// interrupts that it is sent.
     pub const unsafe fn x2apic() -> Self {
         Self(Mode::Registers)
     }
@@ -83,8 +84,8 @@ impl LocalApic {
         self.command(apic_ids, delivery.command());
     }
 
-    /// Resets the CPU with this APIC id, and starts it in a page below 1 MiB (`0x8` for that at `0x8000`). Stores
-    /// made before are visible to it. Precondition as for [`Self::send`].
+    /// Resets the CPU with this APIC id, and starts it in a page below 1 MiB (`0x8` for that at `0x8000`).
+    /// Stores made before are visible to it. Precondition as for [`Self::send`].
     ///
     /// # Safety
     /// Nothing relies on what the CPU did before. The page has the code that it is to execute, in real mode.

@@ -31,15 +31,16 @@ impl Cr3 {
     }
 }
 
-/// The roots of one CPU, by identifier less one. No root has the number 0, in which the machine's first page is.
+/// The roots of one CPU, by identifier less one. No root has the number 0, in which the machine's first page
+/// is.
 #[repr(align(64))]
 struct OfCpu<const IDS: usize> {
     roots: [AtomicU64; IDS],
     next: AtomicU64,
 }
 
-/// The identifiers of a machine with at most `CPUS` CPUs, numbered from 0. Each CPU uses those from 1 to `IDS` for the
-/// roots that it has loaded last, and 0 for the kernel's own.
+/// The identifiers of a machine with at most `CPUS` CPUs, numbered from 0. Each CPU uses those from 1 to
+/// `IDS` for the roots that it has loaded last, and 0 for the kernel's own.
 pub struct ContextIds<const CPUS: usize, const IDS: usize>([OfCpu<IDS>; CPUS]);
 
 impl<const CPUS: usize, const IDS: usize> ContextIds<CPUS, IDS> {
@@ -65,7 +66,8 @@ impl<const CPUS: usize, const IDS: usize> ContextIds<CPUS, IDS> {
         Cr3::new(root).with_id(id, is_known)
     }
 
-    /// The identifier of a root, and whether it was its own before. Otherwise it was that of the root that got one first.
+    /// The identifier of a root, and whether it was its own before. Otherwise it was that of the root that
+    /// got one first.
     fn id_of(&self, cpu: CpuId, root: Frame) -> (u64, bool) {
         let OfCpu { roots, next } = &self.0[cpu.index()];
         if let Some(at) = roots.iter().position(|known| known.load(Ordering::Relaxed) == root.0) {

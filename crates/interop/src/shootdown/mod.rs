@@ -46,8 +46,8 @@
 //! }
 //! ```
 //!
-//! `send_interrupts` can be [`LocalApic::send`]. A flush starts with interrupts on, and a command to registers in memory
-//! (xAPIC) needs them off:
+//! `send_interrupts` can be [`LocalApic::send`]. A flush starts with interrupts on, and a command to
+//! registers in memory (xAPIC) needs them off:
 //!
 //! ```
 //! # use quire::cpu::CpuSet;
@@ -65,9 +65,10 @@
 //!
 //! # Process-context identifiers
 //!
-//! Without them (`CR4.PCIDE` is clear) loading a root flushes all that is not global. With them a CPU keeps the
-//! translations of the address spaces that it ran last, under an identifier each. [`ContextIds`] knows which, and the
-//! library whether they are good when the CPU returns. Flushes stay as above: they concern the loaded root alone.
+//! Without them (`CR4.PCIDE` is clear) loading a root flushes all that is not global. With them a CPU keeps
+//! the translations of the address spaces that it ran last, under an identifier each. [`ContextIds`] knows
+//! which, and the library whether they are good when the CPU returns. Flushes stay as above: they concern the
+//! loaded root alone.
 //!
 //! ```
 //! # use quire::addr::Frame;

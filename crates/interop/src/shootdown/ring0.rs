@@ -17,8 +17,9 @@ impl Ring0 {
     ///
     /// # Safety
     /// All code that uses the value runs in ring 0. `EFER.TCE` is clear on all CPUs, as after a reset. User
-    /// memory is mapped by leaves that are not global. If `CR4.PCIDE` is set, the kernel's half is mapped by global
-    /// leaves, and no page table of it is ever freed: a flush reaches entries of the loaded identifier and global ones.
+    /// memory is mapped by leaves that are not global. If `CR4.PCIDE` is set, the kernel's half is mapped by
+    /// global leaves, and no page table of it is ever freed: a flush reaches entries of the loaded identifier
+    /// and global ones.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -38,8 +39,8 @@ impl Ring0 {
     /// [`ContextIds`](super::ContextIds) says. The caller is pinned.
     ///
     /// # Safety
-    /// As for [`Self::load_root`]. If the value has an identifier other than 0, `CR4.PCIDE` is set, and the value is the
-    /// last that the machine's only `ContextIds` gave for this CPU.
+    /// As for [`Self::load_root`]. If the value has an identifier other than 0, `CR4.PCIDE` is set, and the
+    /// value is the last that the machine's only `ContextIds` gave for this CPU.
     pub unsafe fn load_context(self, value: Cr3) {
         // SAFETY: P2: ring 0 by the contract of `new`; the caller promises that the table maps the kernel.
         unsafe { asm!("mov cr3, {}", in(reg) value.bits(), options(nostack, preserves_flags)) };

@@ -53,9 +53,9 @@ pub struct Args {
     /// first. The guest has files of its own in /dev, /proc and /sys instead of those in DIR.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// File or directory for the guest, at DEST or at the path that it has here. With a / at its end, DEST is the
-    /// directory that SRC comes into: `dir:/` is /dir, and `dir:/.` merges what dir contains into the root. Programs
-    /// and libraries bring what they need. Can be repeated.
+    /// File or directory for the guest, at DEST or at the path that it has here. With a / at its end, DEST is
+    /// the directory that SRC comes into: `dir:/` is /dir, and `dir:/.` merges what dir contains into the
+    /// root. Programs and libraries bring what they need. Can be repeated.
     #[arg(long, value_name = "SRC[:DEST]", value_parser = OsStringValueParser::new().try_map(parse_file))]
     file: Vec<Given>,
     /// Variable of the program's environment; without a value, that of the caller. Can be repeated. The

@@ -1,4 +1,5 @@
-//! What only Linux pays for. Beside the module it would compile every experiment into the unit tests, which run none.
+//! What only Linux pays for. Beside the module it would compile every experiment into the unit tests, which
+//! run none.
 
 use std::collections::BTreeSet;
 

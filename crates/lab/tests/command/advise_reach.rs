@@ -61,11 +61,12 @@ fn line(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Intervals of which a median is judged: the first sees the whole mapping touched, and on a busy machine so does the next.
+/// Intervals of which a median is judged: the first sees the whole mapping touched, and on a busy machine so
+/// does the next.
 const ENOUGH: u64 = 5;
 
-/// The line of a run of so many seconds, or of a longer one: on a busy machine a round of reading bits takes long, the next
-/// waits for its share of the time, and few intervals fit into a run.
+/// The line of a run of so many seconds, or of a longer one: on a busy machine a round of reading bits takes
+/// long, the next waits for its share of the time, and few intervals fit into a run.
 fn of_enough_intervals(seconds: u32, run: impl Fn(&str) -> Output) -> Value {
     let mut seen = Vec::new();
     for times in [1, 2, 4, 8] {

@@ -19,7 +19,8 @@ const AT: u64 = 0x10_0000_0000;
 /// Objects whose keys are names of other things than fields: of sizes, kinds, calls, counters.
 const MACHINE: [&str; 3] = ["machine.mitigations", "machine.settings", "machine.thp.sizes"];
 
-/// The words in backquotes of all tables of these pages, each with the heading above the tables if not all of them.
+/// The words in backquotes of all tables of these pages, each with the heading above the tables if not all of
+/// them.
 fn documented(pages: &[&str]) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for page in pages {

@@ -65,7 +65,8 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// The program; `None` with a word why nothing is tested: this user may not choose these sizes in KiB, or no memory's.
+/// The program; `None` with a word why nothing is tested: this user may not choose these sizes in KiB, or no
+/// memory's.
 fn program(directory: &Path, sizes: &[usize]) -> Option<String> {
     if !may_choose(&[&[64], sizes].concat()) {
         eprintln!("this user may not choose folios of 64 and {sizes:?} KiB: not tested");
@@ -209,7 +210,8 @@ fn what_advise_recommends_can_be_run_as_it_is() {
     assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
 }
 
-/// Half of the memory of this program asks, so that its faults tell which sizes all memory has and which that half.
+/// Half of the memory of this program asks, so that its faults tell which sizes all memory has and which that
+/// half.
 #[test]
 fn memory_that_asks_has_sizes_of_its_own() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -227,7 +229,8 @@ fn memory_that_asks_has_sizes_of_its_own() {
     let rows = line["sizes"].as_array().expect("a list");
     let row = |folio: &str| rows.iter().find(|row| row["folio"] == folio).unwrap_or_else(|| panic!("{line}"));
     let faults = |folio: &str| number(row(folio), "/faults/measured/median");
-    // 4096 pages against 128 folios of 64 KiB, and 4 of 2 MiB or somewhat more where the mapping is not aligned.
+    // 4096 pages against 128 folios of 64 KiB, and 4 of 2 MiB or somewhat more where the mapping is not
+    // aligned.
     assert!(faults("4K") - faults(both) > 3300.0, "{line}");
     assert!(number(row(both), "/faults/error_percent").abs() < 10.0, "{line}");
 }

@@ -58,7 +58,8 @@ fn agree_while_collapsing(time: Duration, draw_more: impl Fn(&mut Draw, &mut Rng
 #[test]
 fn gigantic_folios_and_model_agree() {
     let (mut runs, mut formed) = (0, 0);
-    // Each has GiB to make dirty and to clear: the first of the usual ones as many as all others, and it forms no leaf.
+    // Each has GiB to make dirty and to clear: the first of the usual ones as many as all others, and it
+    // forms no leaf.
     let (without, most) = if long() || given_seed().is_some() { (0, usize::MAX) } else { (1, 4) };
     for seed in seeds(Duration::from_secs(2)).skip(without).take(most) {
         let mut rng = Rng::with_seed(seed);

@@ -1,6 +1,7 @@
-//! The rules that this repository keeps, as tests over its own text: the order of the library's modules, circles of
-//! imports, what experiments name as measured, where unsafe code may stand, which modules may name a processor, which
-//! words names are made of, which test each invariant has, how long files and functions are, and what no file may say.
+//! The rules that this repository keeps, as tests over its own text: the order of the library's modules,
+//! circles of imports, what experiments name as measured, where unsafe code may stand, which modules may name
+//! a processor, which words names are made of, which test each invariant has, how long files and functions
+//! are, and what no file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 

@@ -1,8 +1,9 @@
-//! The list `code` of an experiment covers every file that its arms are made of: what an experiment names decides whether
-//! its kept figures count as those of today's code.
+//! The list `code` of an experiment covers every file that its arms are made of: what an experiment names
+//! decides whether its kept figures count as those of today's code.
 //!
-//! The files of arms are followed through their imports. What they take from other files of the command, and from the crate
-//! that the command passes on, is in the list too, unless it runs the arms of every experiment.
+//! The files of arms are followed through their imports. What they take from other files of the command, and
+//! from the crate that the command passes on, is in the list too, unless it runs the arms of every
+//! experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ const ARMS: &str = "crates/lab/src/bench/arms/";
 const LISTS: &str = "crates/lab/src/bench/code.rs";
 /// What every experiment is made of, beside its own list.
 const RUNNER: &str = "RUNNER";
-/// Files that change no figure: what an arm and a metric are, what is printed, settings that the runner checks, and published figures.
+/// Files that change no figure: what an arm and a metric are, what is printed, settings that the runner
+/// checks, and published figures.
 const NOT_MEASURED: [&str; 5] = [
     "crates/lab/src/bench/experiment.rs",
     "crates/lab/src/bench/metric.rs",
@@ -61,7 +63,8 @@ fn covers(path: &str, used: &str) -> bool {
     }
 }
 
-/// The imports of the command, those from the crate that it passes on among them: as if the modules of both were one crate.
+/// The imports of the command, those from the crate that it passes on among them: as if the modules of both
+/// were one crate.
 fn arrows_to_both(files: &[&Source]) -> Arrows {
     let own = format!("{CRATE}/src/");
     let passed_on = format!("{PASSED_ON}/src/");
@@ -87,8 +90,8 @@ fn arrows_to_both(files: &[&Source]) -> Arrows {
     arrows.iter().map(|(from, names)| (back(from), targets(names))).collect()
 }
 
-/// The files of arms that an experiment reaches by imports, those of its arms' arms among them, and what these take from
-/// other files that are not of an experiment.
+/// The files of arms that an experiment reaches by imports, those of its arms' arms among them, and what
+/// these take from other files that are not of an experiment.
 fn used<'a>(experiment: &'a str, arrows: &'a Arrows) -> (BTreeSet<&'a str>, BTreeSet<&'a str>) {
     let (mut used, mut taken) = (BTreeSet::new(), BTreeSet::new());
     let mut open = vec![experiment];

@@ -19,8 +19,8 @@ const FREE_AT_MOST: u64 = 74;
 /// A request that nothing can serve, after another one found all lists empty.
 const REFUSAL_AT_MOST: u64 = 590;
 
-/// A free where memory is full and each frame is of another block, its way into the block included: 586 where each block
-/// had 2,365 when its eight words were taken as a whole.
+/// A free where memory is full and each frame is of another block, its way into the block included: 586 where
+/// each block had 2,365 when its eight words were taken as a whole.
 const SCATTERED_FREE_AT_MOST: u64 = 650;
 
 type Allocator<'a> = PageAllocator<'a, Machine<'a, false>>;
@@ -95,8 +95,8 @@ fn a_second_refusal_is_short() {
     });
 }
 
-/// The lists overflow, and the sort by block finds a single frame for each: it goes into the block's bits by itself, and
-/// the zone's number of free frames changes once for each drain.
+/// The lists overflow, and the sort by block finds a single frame for each: it goes into the block's bits by
+/// itself, and the zone's number of free frames changes once for each drain.
 #[test]
 fn a_free_of_scattered_frames_is_short() {
     let config = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(256 << 20) };

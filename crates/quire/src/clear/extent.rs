@@ -199,19 +199,20 @@ impl Clearer {
 ///
 /// # Where is a fence?
 ///
-/// Stores past the caches wait in buffers of their CPU, and neither the locks nor the plain stores by which the memory
-/// is published later wait for them. So a fence on the *same* CPU comes first:
+/// Stores past the caches wait in buffers of their CPU, and neither the locks nor the plain stores by which
+/// the memory is published later wait for them. So a fence on the *same* CPU comes first:
 ///
-/// - After the last stretch, since what follows publishes the memory: a leaf, a mark that a block is zero, a free.
-/// - Before each reschedule point, since the task may continue on another CPU, where a fence orders nothing of what
-///   this one did. No contract says that a reschedule point orders such stores, and where no other task is ready
-///   it is a function that returns.
+/// - After the last stretch, since what follows publishes the memory: a leaf, a mark that a block is zero, a
+///   free.
+/// - Before each reschedule point, since the task may continue on another CPU, where a fence orders nothing
+///   of what this one did. No contract says that a reschedule point orders such stores, and where no other
+///   task is ready it is a function that returns.
 /// - Before a cancelled clear returns, since its frames go to other tasks.
 ///
-/// None is needed where no store passed the caches since the last one: x86 orders the stores of kernels through the
-/// caches by itself (`rep stos` too, as a whole, before later stores), and a fence waits for all of a stretch to
-/// arrive. Nor where vectors end or an interrupt preempts the task between two points: an interrupt drains the
-/// buffers (Intel SDM volume 3, section 13.3.1; AMD64 manual, volume 2, section 7.4.2).
+/// None is needed where no store passed the caches since the last one: x86 orders the stores of kernels
+/// through the caches by itself (`rep stos` too, as a whole, before later stores), and a fence waits for all
+/// of a stretch to arrive. Nor where vectors end or an interrupt preempts the task between two points: an
+/// interrupt drains the buffers (Intel SDM volume 3, section 13.3.1; AMD64 manual, volume 2, section 7.4.2).
 ///
 /// Copies are fenced by their kernels, each stretch by itself.
 pub(super) struct Stretches<'a, P, C> {

@@ -13,9 +13,8 @@ use crate::platform::Platform;
 use crate::vm::Migration;
 
 impl<P: Platform> MemoryManager<'_, P> {
-    /// Moves the anonymous folio around a frame, of order 9 at most, the file page in it, or the page of a pool
-    /// around it, to other frames. Returns how many frames became free. The caller holds no
-    /// lock.
+    /// Moves the anonymous folio around a frame, of order 9 at most, the file page in it, or the page of a
+    /// pool around it, to other frames. Returns how many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -31,8 +30,9 @@ impl<P: Platform> MemoryManager<'_, P> {
         Migration::of(self.memory.sleepable()).migrate_to(frame, Some(nodes))
     }
 
-    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files and pools.
-    /// Returns how many frames became free; other tasks may have allocated them since. The caller holds no lock.
+    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files and
+    /// pools. Returns how many frames became free; other tasks may have allocated them since. The caller
+    /// holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
         Migration::of(self.memory.sleepable()).move_out(range)
     }
@@ -47,9 +47,9 @@ impl<P: Platform> MemoryManager<'_, P> {
         self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
     }
 
-    /// Moves memory of these nodes together, so that more blocks of 2 MiB are entirely free (Linux: a write to
-    /// `/proc/sys/vm/compact_memory`). Returns how many more, as [`PageAllocator::compact`] counts them. The
-    /// caller holds no lock.
+    /// Moves memory of these nodes together, so that more blocks of 2 MiB are entirely free (Linux: a write
+    /// to `/proc/sys/vm/compact_memory`). Returns how many more, as [`PageAllocator::compact`] counts them.
+    /// The caller holds no lock.
     pub fn compact(&self, nodes: NodeSet) -> u64 {
         let move_out = |range| _ = self.move_out(range);
         self.pages().compact(nodes, move_out)
@@ -81,9 +81,9 @@ impl<P: Platform> MemoryManager<'_, P> {
         Resized { before, ..done }
     }
 
-    /// Adds up to `count` pages to a pool, a batch at most, and migrates folios to make room for them if necessary.
-    /// Returns whether it added any. The pool may become too large, which its next resize corrects. The caller
-    /// holds no lock.
+    /// Adds up to `count` pages to a pool, a batch at most, and migrates folios to make room for them if
+    /// necessary. Returns whether it added any. The pool may become too large, which its next resize
+    /// corrects. The caller holds no lock.
     pub fn add_huge(&self, size: HugeSize, nodes: NodeSet, count: u64) -> bool {
         let there = NodeSet::first(self.pages().requests().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
@@ -91,8 +91,8 @@ impl<P: Platform> MemoryManager<'_, P> {
             Migration::of(self.memory.sleepable()).move_out(range);
         };
         let emptied = || self.pages().alloc_emptied(gfp, size.order(), Effort::All, move_out);
-        // The first request finds what is free and on lists; after it, none of that size is. A page that can be
-        // had is not refused, however many blocks cannot be emptied.
+        // The first request finds what is free and on lists; after it, none of that size is. A page that can
+        // be had is not refused, however many blocks cannot be emptied.
         let mut first = true;
         let found = core::iter::from_fn(|| match core::mem::take(&mut first) {
             true => self.pages().alloc(gfp, size.order()).or_else(|_| emptied()).ok(),

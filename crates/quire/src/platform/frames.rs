@@ -251,7 +251,8 @@ pub unsafe trait FramePlatform: Sync {
         unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
     }
 
-    /// Orders all stores of this CPU before it, those past the caches too, before all stores after it: ends a run of
+    /// Orders all stores of this CPU before it, those past the caches too, before all stores after it: ends a
+    /// run of
     /// [unfenced](ReadyClear::unfenced) kernels.
     ///
     /// Default: the instruction. A platform that counts fences overrides it, and calls

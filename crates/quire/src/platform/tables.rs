@@ -96,11 +96,11 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// Precondition: pinned. Does not block.
     fn load_root(&self, root: Option<Frame>);
 
-    /// Whether a CPU keeps translations of a root that it leaves, and tells them from those of others: x86-64's
-    /// process-context identifiers (PCID). It never changes. Each flush then also takes from CPUs that have
-    /// left the address space the right to what they kept. That costs two locked instructions, a full fence, and
-    /// an exchange for each 64 CPUs among which some kept translations, and twice that for a flush of an
-    /// address space that other CPUs run too.
+    /// Whether a CPU keeps translations of a root that it leaves, and tells them from those of others:
+    /// x86-64's process-context identifiers (PCID). It never changes. Each flush then also takes from CPUs
+    /// that have left the address space the right to what they kept. That costs two locked instructions, a
+    /// full fence, and an exchange for each 64 CPUs among which some kept translations, and twice that for a
+    /// flush of an address space that other CPUs run too.
     ///
     /// Does not block.
     ///
@@ -115,11 +115,12 @@ pub unsafe trait TablePlatform: FramePlatform {
     /// the answer is `true`, otherwise as [`Self::load_root`] does. What this CPU has of the root under any
     /// other name must go.
     ///
-    /// Interrupts are off from before `is_good` is called until the root is loaded, so that a flush which this
-    /// CPU is asked for between the two happens after the load. A load that may be undone later is not
+    /// Interrupts are off from before `is_good` is called until the root is loaded, so that a flush which
+    /// this CPU is asked for between the two happens after the load. A load that may be undone later is not
     /// enough: the processor walks page tables on its own from the load on, and may reach freed ones.
     ///
-    /// Called only where [`Self::keeps_translations`]. Precondition: pinned. Does not block, nor does `is_good`.
+    /// Called only where [`Self::keeps_translations`]. Precondition: pinned. Does not block, nor does
+    /// `is_good`.
     ///
     /// Default: [`Self::load_root`].
     fn load_kept_root(&self, root: Frame, is_good: impl FnOnce() -> bool) {

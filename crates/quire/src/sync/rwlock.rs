@@ -17,17 +17,17 @@
 //!
 //! - *For a writer.* The sleeper adds `AWAITED` to the flag. A writer that leaves and finds that wakes all
 //!   sleepers; each looks again, and says so again before it sleeps again.
-//! - *For readers.* Only the writer that has the flag does. A slot holds one more than its readers, the lock's
-//!   own one. The writer takes that one away before it sleeps. So the reader that makes a slot 0 wakes it, and
-//!   finds this out from the subtraction itself: no reader looks at the flag on its way out.
+//! - *For readers.* Only the writer that has the flag does. A slot holds one more than its readers, the
+//!   lock's own one. The writer takes that one away before it sleeps. So the reader that makes a slot 0 wakes
+//!   it, and finds this out from the subtraction itself: no reader looks at the flag on its way out.
 //!
 //! # Readers beside a writer
 //!
 //! A writer that has changed the value, and has long work left that changes it no more, *admits* readers
-//! ([`WriteGuard::admit`]). It names a range of numbers first, the part of what the lock protects that the work
-//! is about, and then adds `ADMITS` to the flag. A reader that names what it is about ([`RwLock::read_beside`])
-//! goes on if that lies outside the range; all others wait, as without. Such readers that sleep already said
-//! so in the flag, and are woken.
+//! ([`WriteGuard::admit`]). It names a range of numbers first, the part of what the lock protects that the
+//! work is about, and then adds `ADMITS` to the flag. A reader that names what it is about
+//! ([`RwLock::read_beside`]) goes on if that lies outside the range; all others wait, as without. Such
+//! readers that sleep already said so in the flag, and are woken.
 //!
 //! - The range does not change while a reader looks at it. A reader looks after it has set its mark. The
 //!   writer that admits does not change the range again, and the next one does so when it has the lock to
@@ -142,8 +142,8 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Whether no writer has the flag, or one that admits a reader of `wanted`. If the reader's mark was set before,
-    /// the answer stands until the reader takes it back.
+    /// Whether no writer has the flag, or one that admits a reader of `wanted`. If the reader's mark was set
+    /// before, the answer stands until the reader takes it back.
     fn is_open_to(&self, wanted: Option<&Range<u64>>) -> bool {
         self.admits(self.writer.load(Ordering::SeqCst), wanted)
     }
@@ -174,7 +174,8 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until the flag was free for a moment, or may let a reader of `wanted` pass. The task holds no lock.
+    /// Waits until the flag was free for a moment, or may let a reader of `wanted` pass. The task holds no
+    /// lock.
     fn wait_for_writer<P: Platform>(&self, platform: &P, wanted: Option<&Range<u64>>) {
         loop {
             let mut seen = FREE;
@@ -319,8 +320,8 @@ pub struct ReadGuard<'a, T, P: Platform> {
 }
 
 impl<T, P: Platform> ReadGuard<'_, T, P> {
-    /// How often the lock was taken for writing, or got back for that from admitted readers, modulo 2^32. While
-    /// it stays, so does the value.
+    /// How often the lock was taken for writing, or got back for that from admitted readers, modulo 2^32.
+    /// While it stays, so does the value.
     #[inline]
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
@@ -375,8 +376,9 @@ impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: L1: the guard exists only while this task has the flag, and saw every reader's mark gone. Readers
-        // that it admitted since have shared references too, and it gives out no exclusive one before they are gone.
+        // SAFETY: L1: the guard exists only while this task has the flag, and saw every reader's mark gone.
+        // Readers that it admitted since have shared references too, and it gives out no exclusive one before
+        // they are gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -389,7 +391,8 @@ impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
             self.admits = false;
         }
         // SAFETY: L1: the guard exists only while this task has the flag, after it saw every reader's mark
-        // gone, again since readers were last admitted; `&mut self` excludes a second borrow through this guard.
+        // gone, again since readers were last admitted; `&mut self` excludes a second borrow through this
+        // guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -21,8 +21,8 @@
 //! comes after 7., flushes what was loaded, and the flush waits for it.
 //!
 //! The decision stands before the load, and no interrupt between them, because a processor uses what it has
-//! from the load on: it translates addresses on its own, for loads that it may never carry out. A pointer to a
-//! table that was freed meanwhile would lead it to other data, in which it may even set an accessed bit.
+//! from the load on: it translates addresses on its own, for loads that it may never carry out. A pointer to
+//! a table that was freed meanwhile would lead it to other data, in which it may even set an accessed bit.
 #![forbid(unsafe_code)]
 
 use crate::atomic::{AtomicU64, Ordering, fence};
@@ -72,8 +72,8 @@ impl KeptCpus {
         self.kept.contains(cpu)
     }
 
-    /// The running CPU is one that runs the address space, and will load its root before it takes an interrupt.
-    /// Returns whether what it kept is still good.
+    /// The running CPU is one that runs the address space, and will load its root before it takes an
+    /// interrupt. Returns whether what it kept is still good.
     #[inline]
     pub(crate) fn take(&self, cpu: CpuId) -> bool {
         fence(Ordering::SeqCst);

@@ -17,7 +17,8 @@
 //!
 //! Wait for a grace period; restore pages in order, up to the first for which there is no memory; flush.
 //!
-//! `per-page` does all of it for each page by itself. `mask-tail` waits for no grace period where none is needed.
+//! `per-page` does all of it for each page by itself. `mask-tail` waits for no grace period where none is
+//! needed.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -50,7 +51,8 @@ impl Window {
         let saving = self.is_saving();
         let described = if saving { 1 } else { frames_of(order) };
         if let (true, true, Some(page)) = (saving, self.shares_tails(), chain.first()) {
-            // Both now, so that a change of size later needs no further frame. A failure shows where one is used.
+            // Both now, so that a change of size later needs no further frame. A failure shows where one is
+            // used.
             [Order::BLOCK, Order::GIGANTIC]
                 .iter()
                 .for_each(|&order| _ = self.shared_tail(pages, page, order));

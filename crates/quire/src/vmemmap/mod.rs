@@ -62,8 +62,8 @@ pub enum DescriptorPolicy {
     PerPage,
     /// As [`Self::PerPage`] for all pages of a request together, with two flushes (Linux from 6.7 on).
     Batched,
-    /// As [`Self::Batched`], with one frame of tails for all pages of an order in a zone: pages of 2 MiB need no grace
-    /// period, and each keeps its head's frame to itself (proposed for Linux in 2026).
+    /// As [`Self::Batched`], with one frame of tails for all pages of an order in a zone: pages of 2 MiB need
+    /// no grace period, and each keeps its head's frame to itself (proposed for Linux in 2026).
     MaskTail,
 }
 

@@ -66,8 +66,8 @@ impl Window {
         Ok(())
     }
 
-    /// Lets the first frame of a page's descriptors, which is written, stand for all, or the frame of tails that all
-    /// pages share for all others; the others wait in `gather`.
+    /// Lets the first frame of a page's descriptors, which is written, stand for all, or the frame of tails
+    /// that all pages share for all others; the others wait in `gather`.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`], for a leaf to split or the shared frame; no translation has changed then.

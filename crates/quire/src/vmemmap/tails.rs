@@ -1,17 +1,17 @@
 //! The frames of tails that all optimised pages of one order and zone share, under `mask-tail`.
 //!
-//! Each tail there holds the order in place of its head's number, which a walker finds by aligning the frame's. So all
-//! tails of an order in a zone are the same, and one frame of 64 of them stands for the tails of any number of pages: each
-//! page keeps its first frame of descriptors, with its head and 63 tails, and maps the shared one, read-only, behind it.
-//! No copy of a head is anywhere.
+//! Each tail there holds the order in place of its head's number, which a walker finds by aligning the
+//! frame's. So all tails of an order in a zone are the same, and one frame of 64 of them stands for the tails
+//! of any number of pages: each page keeps its first frame of descriptors, with its head and 63 tails, and
+//! maps the shared one, read-only, behind it. No copy of a head is anywhere.
 //!
-//! A walker may be about to store to a head, and never stores to anything else. A page of 2 MiB has one head, and its frame
-//! stays writable, so such pages change without a grace period. A page of 1 GiB hides
-//! the heads of the 2 MiB pages that it was before, so it waits for one before it is optimised; it never waits to be
+//! A walker may be about to store to a head, and never stores to anything else. A page of 2 MiB has one head,
+//! and its frame stays writable, so such pages change without a grace period. A page of 1 GiB hides the heads
+//! of the 2 MiB pages that it was before, so it waits for one before it is optimised; it never waits to be
 //! restored. (The proposal drops it for both sizes.)
 //!
-//! Source: Shutsemau, "mm: Eliminate fake head pages from vmemmap optimization", version 7, February 2026; with one frame
-//! for each node and order in version 6.
+//! Source: Shutsemau, "mm: Eliminate fake head pages from vmemmap optimization", version 7, February 2026;
+//! with one frame for each node and order in version 6.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,7 +54,8 @@ impl Window {
         !self.shares_tails()
     }
 
-    /// The frame of tails for pages of this order in the zone of `page`: allocated at the first request, and kept.
+    /// The frame of tails for pages of this order in the zone of `page`: allocated at the first request, and
+    /// kept.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].

@@ -15,9 +15,9 @@
 //!
 //! [`try_get`] adds a reference to a huge page unless it has none, as a page has while no task uses it. It
 //! stores to heads alone: it first checks that the descriptor is a head and that the count is above zero.
-//! Both hold until the section is left, since a task that makes the head's address read-only lets a grace period
-//! pass after it took the count to zero. A reference ends with [`put`] in the section in which it began: the page's
-//! owner waits for it to give the page back.
+//! Both hold until the section is left, since a task that makes the head's address read-only lets a grace
+//! period pass after it took the count to zero. A reference ends with [`put`] in the section in which it
+//! began: the page's owner waits for it to give the page back.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;

@@ -81,8 +81,9 @@ impl Settings {
         }
     }
 
-    /// The commands that give all memory the orders of `set`, and memory that asks those on request, and their inverses. What
-    /// memory gets that asks stays if the set has none of it. The error is an order that this kernel lacks.
+    /// The commands that give all memory the orders of `set`, and memory that asks those on request, and
+    /// their inverses. What memory gets that asks stays if the set has none of it. The error is an order that
+    /// this kernel lacks.
     pub(super) fn changes(&self, set: FolioSet) -> Result<Vec<Change>, u8> {
         let (wants, asking): (Vec<u8>, Vec<u8>) =
             (set.orders().collect(), set.requested().orders().collect());

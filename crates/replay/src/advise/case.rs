@@ -64,7 +64,8 @@ pub(crate) fn tried(baseline: FolioSet, known: FolioSet) -> Vec<FolioSet> {
     sets
 }
 
-/// Further sets for a program that asks for folios: some sizes for all memory, and a larger one for memory that asks alone.
+/// Further sets for a program that asks for folios: some sizes for all memory, and a larger one for memory
+/// that asks alone.
 pub(crate) fn asking(known: FolioSet) -> Vec<FolioSet> {
     let of = |order: u8| FolioSet::FRAMES.and(order);
     let pairs = [(0, 4), (0, 9), (2, 4), (2, 9), (4, 9)].map(|(always, asking)| (of(always), of(asking)));

@@ -59,7 +59,8 @@ pub(crate) struct Collapses {
     pub(crate) more_bytes: i64,
 }
 
-/// Replays the trace beside khugepaged with these settings; those that were not asked for are the kernel's in `root`.
+/// Replays the trace beside khugepaged with these settings; those that were not asked for are the kernel's in
+/// `root`.
 ///
 /// # Errors
 /// Of the replays.

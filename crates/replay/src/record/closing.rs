@@ -1,7 +1,8 @@
 //! Closes the events of a recording in a process of its own, so that the recorder does not wait for it.
 //!
-//! Where the last event of a tracepoint is closed, the kernel waits until no CPU can be inside of the tracepoint: tens of
-//! milliseconds for each, one after the other, 0.3 s for a recording. The waits take no processor time.
+//! Where the last event of a tracepoint is closed, the kernel waits until no CPU can be inside of the
+//! tracepoint: tens of milliseconds for each, one after the other, 0.3 s for a recording. The waits take no
+//! processor time.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,27 +11,31 @@ use nix::libc;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2, read};
 
-/// Leaves the last close of these events to a process that is no child of this one. Without such a process they are closed here.
+/// Leaves the last close of these events to a process that is no child of this one. Without such a process
+/// they are closed here.
 pub(super) fn leave(events: Vec<OwnedFd>) {
-    // The other process waits at the end of this pipe until the recorder has closed its own events: the last close is the long one.
+    // The other process waits at the end of this pipe until the recorder has closed its own events: the last
+    // close is the long one.
     let Ok((gate, opened)) = pipe2(OFlag::O_CLOEXEC) else { return };
     let mut kept: Vec<u32> =
         events.iter().chain([&gate]).map(|event| event.as_raw_fd().cast_unsigned()).collect();
     kept.sort_unstable();
-    // SAFETY: C2: the child calls `fork`, `close_range`, `read` and `_exit` alone, which allocate nothing and take no lock, and never
-    // returns; so it does not matter which other threads this process has.
+    // SAFETY: C2: the child calls `fork`, `close_range`, `read` and `_exit` alone, which allocate nothing and
+    // take no lock, and never returns; so it does not matter which other threads this process has.
     match unsafe { fork() } {
         Ok(ForkResult::Parent { child }) => {
             let _ = waitpid(child, Some(WaitPidFlag::__WALL));
         }
         Ok(ForkResult::Child) => {
-            // The process that keeps the events is a child of one that ends at once, so that no recorder waits for it.
-            // SAFETY: C2: the child has one thread, and its own child calls `close_range`, `read` and `_exit` alone.
+            // The process that keeps the events is a child of one that ends at once, so that no recorder
+            // waits for it. SAFETY: C2: the child has one thread, and its own child calls `close_range`,
+            // `read` and `_exit` alone.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 close_others(&kept);
                 let _ = read(&gate, &mut [0]);
             }
-            // SAFETY: C2: the child ends without running the exit handlers of its parent. The kernel closes the events.
+            // SAFETY: C2: the child ends without running the exit handlers of its parent. The kernel closes
+            // the events.
             unsafe { libc::_exit(0) }
         }
         Err(_) => {}
@@ -39,7 +44,8 @@ pub(super) fn leave(events: Vec<OwnedFd>) {
     drop(opened);
 }
 
-/// Closes all descriptors but these, which ascend: pipes that a reader waits for, and locks, end with the recorder.
+/// Closes all descriptors but these, which ascend: pipes that a reader waits for, and locks, end with the
+/// recorder.
 fn close_others(kept: &[u32]) {
     let mut first = 0;
     for &event in kept.iter().chain(&[u32::MAX]) {

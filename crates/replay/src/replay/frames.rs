@@ -1,7 +1,7 @@
 //! Sets of frames: a bit for each frame of the machine.
 //!
-//! Advice reads all page tables at each step of its time lines. The frames of a machine lie close together, so one bitmap
-//! holds them, and no tree is searched for each page.
+//! Advice reads all page tables at each step of its time lines. The frames of a machine lie close together,
+//! so one bitmap holds them, and no tree is searched for each page.
 
 /// A set of frame numbers.
 #[derive(Default)]

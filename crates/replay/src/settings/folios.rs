@@ -60,8 +60,8 @@ impl Settings {
         self.choose(&sizes, &wanted.map_err(lacking)?)
     }
 
-    /// Does something while anonymous memory has these sizes, as [`Self::give`] gives them: again if another program has
-    /// changed them meanwhile.
+    /// Does something while anonymous memory has these sizes, as [`Self::give`] gives them: again if another
+    /// program has changed them meanwhile.
     ///
     /// # Errors
     /// As [`Self::always`], those of `run`, and a program that changes the sizes again and again.
@@ -114,7 +114,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Gives shared memory folios of these sizes in KiB and of no others, where they lie in its mapping or file.
+    /// Gives shared memory folios of these sizes in KiB and of no others, where they lie in its mapping or
+    /// file.
     ///
     /// # Errors
     /// [`SettingsError`] when the kernel lacks a size or refuses the setting.

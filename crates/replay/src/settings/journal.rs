@@ -63,8 +63,8 @@ impl Setting {
         false
     }
 
-    /// Whether a killed process may have left this value. The kernel changes the number of huge pages one by one, and stops where it
-    /// is killed: while it is `changing`, all between the noted numbers are possible.
+    /// Whether a killed process may have left this value. The kernel changes the number of huge pages one by
+    /// one, and stops where it is killed: while it is `changing`, all between the noted numbers are possible.
     fn may_be(&self, path: &Path, value: &str, changing: bool) -> bool {
         let number = |value: &String| value.parse::<u64>().ok();
         let noted = || self.set.iter().filter_map(number);

@@ -186,7 +186,8 @@ fn a_pool_that_a_killed_process_was_changing_is_put_back() {
         assert_eq!(selected(path).as_deref(), Some(expected), "{noted} {now}");
         assert!(!places.journal().exists());
     }
-    // It had grown, and was killed as it shrank again; a value from between is the user's where nothing was changing.
+    // It had grown, and was killed as it shrank again; a value from between is the user's where nothing was
+    // changing.
     for (shrinks, expected) in [(true, "3"), (false, "37")] {
         fs::write(&pool, "3\n").unwrap();
         let mut journal = Journal::found(std::iter::once(&pool), &places.min_free, places.journal());

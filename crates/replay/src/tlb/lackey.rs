@@ -31,7 +31,8 @@ pub(crate) struct Run {
     pub(crate) counts: Vec<Counts>,
     /// Whether the program was ended before its end.
     pub(crate) cut: bool,
-    /// Of a long run, of which windows alone went through the models: the counts of all are estimated from theirs.
+    /// Of a long run, of which windows alone went through the models: the counts of all are estimated from
+    /// theirs.
     pub(crate) sampled: Option<Sampled>,
 }
 

@@ -1,9 +1,10 @@
-//! Which part of a long run goes through the models: windows of one length, equally far apart from its start on.
+//! Which part of a long run goes through the models: windows of one length, equally far apart from its start
+//! on.
 //!
-//! At first one window follows the other, so all of a short run goes through. When there are [`MOST`] of them, every second one
-//! is forgotten, and from then on twice as much lies between two windows; and so on. So there are always half as many at least.
-//! Entries of a TLB are older at the start of a window that follows no other: its first quarter fills the models and is not
-//! counted.
+//! At first one window follows the other, so all of a short run goes through. When there are [`MOST`] of
+//! them, every second one is forgotten, and from then on twice as much lies between two windows; and so on.
+//! So there are always half as many at least. Entries of a TLB are older at the start of a window that
+//! follows no other: its first quarter fills the models and is not counted.
 
 use super::model::Counts;
 
@@ -68,7 +69,8 @@ impl Windows {
         }
     }
 
-    /// A window ends, and another begins if its turn is due. `now` is all that was counted so far. Returns whether it is open.
+    /// A window ends, and another begins if its turn is due. `now` is all that was counted so far. Returns
+    /// whether it is open.
     pub(super) fn edge(&mut self, now: &Window) -> bool {
         self.close(now);
         let number = (self.at - 1) / self.length;
@@ -120,8 +122,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A run of so many fetches, each of which walks if its number is below `walks`: the numbers of those that go through, and
-    /// the windows.
+    /// A run of so many fetches, each of which walks if its number is below `walks`: the numbers of those
+    /// that go through, and the windows.
     fn run(fetches: u64, walks: u64) -> (Vec<u64>, Option<Vec<Window>>) {
         let mut windows = Windows::of(8, 4);
         let mut now = Window { counts: vec![Counts::default()], ..Window::default() };

@@ -77,7 +77,8 @@ pub(super) struct Row {
     /// Nanoseconds in page faults, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fault_ns: Option<Figure>,
-    /// Memory that leaves of 2 MiB map at the program's end, if khugepaged ran and the program is one process.
+    /// Memory that leaves of 2 MiB map at the program's end, if khugepaged ran and the program is one
+    /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) huge_bytes: Option<Figure>,
     /// Bytes of the pools' pages in use at the most, if pools were wanted.

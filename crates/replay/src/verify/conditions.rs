@@ -1,4 +1,5 @@
-//! What else is set while the programs of `quire verify` run: folio sizes of shared memory, pools of huge pages, khugepaged.
+//! What else is set while the programs of `quire verify` run: folio sizes of shared memory, pools of huge
+//! pages, khugepaged.
 
 use std::fs;
 use std::path::PathBuf;
@@ -144,8 +145,9 @@ fn available() -> u64 {
     procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
-/// Makes a pool large enough for so many free pages that no mapping has reserved. The kernel would grant as much as it can, down to
-/// the last page of other programs, so that more than most of the `available` bytes is not asked for.
+/// Makes a pool large enough for so many free pages that no mapping has reserved. The kernel would grant as
+/// much as it can, down to the last page of other programs, so that more than most of the `available` bytes
+/// is not asked for.
 fn fill(
     settings: &Settings,
     places: &Places,

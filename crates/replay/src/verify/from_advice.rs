@@ -11,8 +11,8 @@ use super::conditions::PoolPages;
 use crate::output::{quoted, say};
 use crate::replay::FolioSet;
 
-/// The options with what the file recommends, where they leave it open: single pages, the baseline and the chosen set; the
-/// chosen sizes of shared memory; the pages of the pools.
+/// The options with what the file recommends, where they leave it open: single pages, the baseline and the
+/// chosen set; the chosen sizes of shared memory; the pages of the pools.
 ///
 /// # Errors
 /// A file that is no line of `quire advise --format json`, or has several.

@@ -78,19 +78,21 @@ pub struct Args {
     /// Folio sizes, 4K to 2M, or sets as 64K+2M, with commas between them [default: all that the kernel has].
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_set)]
     sizes: Vec<FolioSet>,
-    /// Folio sizes of shared memory meanwhile, as 64K: `shmem_enabled` is `within_size` for these and `never` for others
+    /// Folio sizes of shared memory meanwhile, as 64K: `shmem_enabled` is `within_size` for these and `never`
+    /// for others
     /// [default: as this machine has them].
     #[arg(long, value_name = "SIZES", value_parser = parse_set)]
     shmem: Option<FolioSet>,
     /// Huge pages that are free in the pools meanwhile, as 2M=16 or 2M=16,1G=1.
     #[arg(long, value_name = "SIZE=PAGES", value_parser = conditions::parse_pools)]
     pool: Option<PoolPages>,
-    /// Settings of khugepaged meanwhile, as max_ptes_none=64,scan_sleep_millisecs=100. Linux starts it only under sizes with 2M
+    /// Settings of khugepaged meanwhile, as max_ptes_none=64,scan_sleep_millisecs=100. Linux starts it only
+    /// under sizes with 2M
     /// [default: it is held].
     #[arg(long, value_name = "NAME=N,...", value_parser = advise::parse_khugepaged)]
     khugepaged: Option<advise::Asked>,
-    /// Take sizes, --shmem, --pool and the command from what `quire advise --format json` recommends of one program; options
-    /// and a command that are given go before.
+    /// Take sizes, --shmem, --pool and the command from what `quire advise --format json` recommends of one
+    /// program; options and a command that are given go before.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "shard"])]
     advice: Option<PathBuf>,
     /// Runs under each size.

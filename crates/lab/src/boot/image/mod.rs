@@ -121,15 +121,16 @@ impl Image {
     }
 }
 
-/// Copies a given file or directory; returns its path without links on its way. Refuses files that a program would not
-/// see: those where the guest has a file system of its own, and those that start the program.
+/// Copies a given file or directory; returns its path without links on its way. Refuses files that a program
+/// would not see: those where the guest has a file system of its own, and those that start the program.
 fn copy_given(tree: &mut Tree, given: &Given) -> Result<PathBuf, BootError> {
     let before = hidden(tree);
     let place = tree.copy(&given.source, &given.path).map_err(unreadable)?;
     if HIDDEN.iter().any(|directory| place.starts_with(directory)) {
         return Err(not_seen(given.source.clone(), &place));
     }
-    // A directory that is merged with `/` may contain some. What the user's root has there is hidden, not refused.
+    // A directory that is merged with `/` may contain some. What the user's root has there is hidden, not
+    // refused.
     match hidden(tree).into_iter().find(|(path, body)| before.get(path) != Some(body)) {
         None => Ok(place),
         Some((path, _)) => {

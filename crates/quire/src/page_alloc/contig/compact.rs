@@ -39,9 +39,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.free_blocks_in_all().saturating_sub(before)
     }
 
-    /// Empties each block once that is partly in use, until others have no room for what is in one, or as many
-    /// frames as two blocks have were moved without a gain: a block may have a frame that a device has pinned,
-    /// which shows only when all others have left.
+    /// Empties each block once that is partly in use, until others have no room for what is in one, or as
+    /// many frames as two blocks have were moved without a gain: a block may have a frame that a device has
+    /// pinned, which shows only when all others have left.
     fn compact_zone(&self, zone: &Zone, move_out: &mut impl FnMut(FrameRange)) {
         let mut round = WalkState { least: 1, most: 1, ..WalkState::default() };
         let (mut room, mut in_vain) = (self.room_on(zone.node), 0);
@@ -69,8 +69,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Empties a block and gives it back to the store; returns whether all of it became free. Others may isolate
-    /// blocks of the zone before and afterwards: a run over all of a zone takes seconds.
+    /// Empties a block and gives it back to the store; returns whether all of it became free. Others may
+    /// isolate blocks of the zone before and afterwards: a run over all of a zone takes seconds.
     fn empty_and_give_back(
         &self,
         zone: &Zone,
@@ -88,8 +88,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         emptied
     }
 
-    /// The free frames of a node in blocks that are partly in use, by movable memory if the store tells it from
-    /// other.
+    /// The free frames of a node in blocks that are partly in use, by movable memory if the store tells it
+    /// from other.
     fn room_on(&self, node: u8) -> u64 {
         let zones = self.store().zones.iter().filter(|zone| zone.node == node);
         let pools = zones.flat_map(|zone| zone.pools.iter());

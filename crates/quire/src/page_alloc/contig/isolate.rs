@@ -140,8 +140,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Err(AllocError::OutOfMemory)
     }
 
-    /// Waits for the right to isolate blocks of the zone. Returns whether it has it, which it has not if the task
-    /// is dying.
+    /// Waits for the right to isolate blocks of the zone. Returns whether it has it, which it has not if the
+    /// task is dying.
     pub(in crate::page_alloc) fn may_isolate(&self, zone: &Zone) -> bool {
         while !zone.isolated.try_take() {
             if self.platform().is_dying() {

@@ -28,11 +28,12 @@ pub enum CountScheme {
     /// [`Self::HeadOnly`] with one atomic change for each leaf, as it was posted.
     #[cfg(feature = "published")]
     HeadOnlyByLeaf,
-    /// Two numbers for the folio, changed together once for each run of leaves: how many leaves map it, and how many
-    /// pages they map, a page as often as it is mapped. The count of one frame is their average, rounded, as told
-    /// by Hildenbrand, "mm/rmap: support arbitrary folio mappings", RFC of April 2026, for folios that are no pages of
-    /// pools. There a lock in the folio guards the two, and two slots for address spaces beside them; here they are
-    /// halves of one word, so at most 2^32 pages are counted, and there are no slots.
+    /// Two numbers for the folio, changed together once for each run of leaves: how many leaves map it, and
+    /// how many pages they map, a page as often as it is mapped. The count of one frame is their average,
+    /// rounded, as told by Hildenbrand, "mm/rmap: support arbitrary folio mappings", RFC of April 2026, for
+    /// folios that are no pages of pools. There a lock in the folio guards the two, and two slots for address
+    /// spaces beside them; here they are halves of one word, so at most 2^32 pages are counted, and there are
+    /// no slots.
     #[cfg(feature = "published")]
     TotalMapped,
 }
@@ -62,8 +63,8 @@ impl CountScheme {
         if matches!(self, Self::TotalMapped) { head % PAGES_MAPPED } else { head }
     }
 
-    /// How often each of a folio's `frames` is mapped, as far as its head's number tells: the number of its leaves, or
-    /// the average, and at least 1 if any is mapped.
+    /// How often each of a folio's `frames` is mapped, as far as its head's number tells: the number of its
+    /// leaves, or the average, and at least 1 if any is mapped.
     #[cfg(feature = "published")]
     #[inline]
     pub(in crate::page_alloc) const fn count_of_a_frame(self, head: u64, frames: u64) -> u64 {

@@ -180,8 +180,8 @@ impl<P: FramePlatform> Store<'_, P> {
         self.count_put_now(self.finish_put(number, block, order.frames() as u16, grown));
     }
 
-    /// Relists the block of frames that were just marked free, and gives its lock back. The block's largest free order
-    /// is now `order`, less one. The caller counts them.
+    /// Relists the block of frames that were just marked free, and gives its lock back. The block's largest
+    /// free order is now `order`, less one. The caller counts them.
     #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) -> (&Zone, u16) {
         let zone = &self.zones[block.zone()];

@@ -11,8 +11,8 @@ pub(in crate::page_alloc) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
 /// One block, and its frames that are being sorted.
 pub(in crate::page_alloc) struct SortEntry {
     pub(in crate::page_alloc) block: AtomicU32,
-    /// The only folio, which is in no word: one more than its index, and from bit 16 on its order. 0: see the words. In
-    /// fragmented memory most blocks have one, and words that stay zero need not be looked at.
+    /// The only folio, which is in no word: one more than its index, and from bit 16 on its order. 0: see the
+    /// words. In fragmented memory most blocks have one, and words that stay zero need not be looked at.
     only: AtomicU32,
     pub(in crate::page_alloc) frames: BlockWords,
 }

@@ -223,8 +223,8 @@ impl<P: Platform> Faults<'_, '_, P> {
     }
 }
 
-/// What a fault is about, as the lock of its address space takes it. A folio around the address lies in one mapping,
-/// and in one table unless it is larger than a table.
+/// What a fault is about, as the lock of its address space takes it. A folio around the address lies in one
+/// mapping, and in one table unless it is larger than a table.
 fn at(addr: VirtAddr) -> VirtRange {
     VirtRange { start: addr, end: VirtAddr(addr.0.saturating_add(1)) }
 }

@@ -10,8 +10,8 @@ use crate::vm::gigantic::file::FileClears;
 use crate::vm::gigantic::pool::PoolClears;
 
 impl<P: Platform> Faults<'_, '_, P> {
-    /// Completes a page of a file, and maps it by one leaf around an address where leaves of pieces, or their empty
-    /// table, are in the way. The caller holds no lock.
+    /// Completes a page of a file, and maps it by one leaf around an address where leaves of pieces, or their
+    /// empty table, are in the way. The caller holds no lock.
     pub(super) fn make_whole(self, addr: VirtAddr, page: Frame) {
         let clears = FileClears::of(self.memory);
         PoolClears::of(self.memory).complete_around(page);
@@ -30,8 +30,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Whether this is the page at a claimed place of a file, and none of its memory went bad: a visit of all its leaves
-    /// may have come before this lock.
+    /// Whether this is the page at a claimed place of a file, and none of its memory went bad: a visit of all
+    /// its leaves may have come before this lock.
     fn has_whole(self, place: &HugePlace<'_>, page: Frame) -> bool {
         let (node, order) = (place.file.node(), place.size.order());
         let there = self.memory.files().huge_page(self.memory.platform(), node, place.index);

@@ -2,20 +2,23 @@
 //!
 //! The file has the page from the first fault on. The entry in
 //! [`GiganticClears`](super::state::GiganticClears) says which pieces are *ready*: they were zero once, and hold the
-//! file's contents since. No leaf maps a piece that is not ready, and [`File::read_at`](crate::vm::File::read_at)
-//! reads zeroes there. A CPU claims a piece by the mark of its block and clears it without any lock, as for pages
-//! of private mappings ([`super::pool`]).
+//! file's contents since. No leaf maps a piece that is not ready, and
+//! [`File::read_at`](crate::vm::File::read_at) reads zeroes there. A CPU claims a piece by the mark of its
+//! block and clears it without any lock, as for pages of private mappings ([`super::pool`]).
 //!
-//! - A fault makes the piece of 2 MiB at its address ready and maps it, each address space by leaves of its own.
-//! - Once all pieces are zero or ready the page is *ended*: each mapping that has some leaves gets one leaf, under its
-//!   address space's lock for writing, and the entry goes. So the CPU that ends it needs no page to be mapped
-//!   anywhere, and idle CPUs only clear.
-//! - What needs the whole page *completes* it first, without any lock: private mappings of the file, mappings with a
-//!   handler of faults, those whose parts programs map by themselves (`MADV_SPLIT`), populating, moves, memory that
-//!   goes bad, and verbs that take the lock by [`PoolFaults::lock_whole`](super::pool::PoolFaults).
-//! - A file that drops the page *cancels* it. The file is closed or cut off then, so no fault makes a piece ready.
-//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file. Nor do `fork`, which copies no
-//!   leaf of a shared mapping, `mprotect` and `mremap`, which handle leaves of 2 MiB.
+//! - A fault makes the piece of 2 MiB at its address ready and maps it, each address space by leaves of its
+//!   own.
+//! - Once all pieces are zero or ready the page is *ended*: each mapping that has some leaves gets one leaf,
+//!   under its address space's lock for writing, and the entry goes. So the CPU that ends it needs no page to
+//!   be mapped anywhere, and idle CPUs only clear.
+//! - What needs the whole page *completes* it first, without any lock: private mappings of the file, mappings
+//!   with a handler of faults, those whose parts programs map by themselves (`MADV_SPLIT`), populating,
+//!   moves, memory that goes bad, and verbs that take the lock by
+//!   [`PoolFaults::lock_whole`](super::pool::PoolFaults).
+//! - A file that drops the page *cancels* it. The file is closed or cut off then, so no fault makes a piece
+//!   ready.
+//! - `munmap`, `MADV_DONTNEED` and exit do nothing for it: the page stays with its file. Nor do `fork`, which
+//!   copies no leaf of a shared mapping, `mprotect` and `mremap`, which handle leaves of 2 MiB.
 //!
 //! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
 
@@ -51,8 +54,8 @@ handle! {
 }
 
 impl<P: Platform> FileClears<'_, '_, P> {
-    /// Begins with a page that the caller took for this place of a file, which it has claimed and which has no page;
-    /// returns whether it did.
+    /// Begins with a page that the caller took for this place of a file, which it has claimed and which has
+    /// no page; returns whether it did.
     pub(in crate::vm) fn begin(self, file: &FileNode, index: u64, frame: Frame) -> bool {
         let mut folios = self.gigantic_clears().lock(self.platform());
         // A frame that went bad before was only marked; a failure from here on completes the page.
@@ -88,8 +91,8 @@ impl<P: Platform> FileClears<'_, '_, P> {
         self.is_in_pieces(page).then_some(Step::Whole(page))
     }
 
-    /// Ends a page all of whose pieces are ready or zero. Returns whether it did: not while a task has the file closed.
-    /// The caller holds no lock.
+    /// Ends a page all of whose pieces are ready or zero. Returns whether it did: not while a task has the
+    /// file closed. The caller holds no lock.
     pub(super) fn try_end(self, source: Source, page: Frame) -> bool {
         let Source::File { number, index } = source else { return false };
         let Some(file) = self.files().find_nameless(self.platform(), number) else { return false };
@@ -100,8 +103,8 @@ impl<P: Platform> FileClears<'_, '_, P> {
         ended
     }
 
-    /// The same, for a user of the file. Not before the file has the page: the fault that brings it may lack memory, and
-    /// gives it back then. From there on it stays while the file has users.
+    /// The same, for a user of the file. Not before the file has the page: the fault that brings it may lack
+    /// memory, and gives it back then. From there on it stays while the file has users.
     fn end(self, file: &FileNode, index: u64, page: Frame) -> bool {
         let there = self.files().huge_page(self.platform(), file, index);
         if !matches!(there, Some(HugePage::Present { frame, .. }) if frame == page) {
@@ -148,9 +151,9 @@ impl<P: Platform> FileClears<'_, '_, P> {
         (folio.done == Pieces::ALL && folio.cancelled == Pieces::NONE).then_some(slot)
     }
 
-    /// Maps all of a page that is ready by one leaf, in a mapping that has leaves of 2 MiB, or an empty table, there.
-    /// Where pieces may not be mapped it removes an empty table, so that a fault can map the leaf. The address space's
-    /// lock is held for writing.
+    /// Maps all of a page that is ready by one leaf, in a mapping that has leaves of 2 MiB, or an empty
+    /// table, there. Where pieces may not be mapped it removes an empty table, so that a fault can map the
+    /// leaf. The address space's lock is held for writing.
     pub(in crate::vm) fn make_one_leaf(self, body: &MmBody, vma: &Vma, range: VirtRange, page: Frame) {
         let tables = body.tables(self.pages());
         if tables.lookup(range.start).level > Level::PMD {
@@ -177,8 +180,8 @@ impl<P: Platform> FileClears<'_, '_, P> {
         }
     }
 
-    /// Removes tables that map nothing, and have no mark, from pages of a mapping. The address space's lock is held for
-    /// writing.
+    /// Removes tables that map nothing, and have no mark, from pages of a mapping. The address space's lock
+    /// is held for writing.
     pub(in crate::vm) fn remove_empty_tables(self, body: &MmBody, range: VirtRange) {
         let mut gather = MmuGather::new(self.pages(), &body.context);
         body.tables(self.pages()).detach_unused(&Zap::tables(range, range), &mut gather);
@@ -192,8 +195,8 @@ handle! {
 }
 
 impl<P: Platform> FileFaults<'_, '_, P> {
-    /// The next step towards an access to a file's page, if it is in pieces. The lock is held for reading, and the
-    /// caller has claimed the place.
+    /// The next step towards an access to a file's page, if it is in pieces. The lock is held for reading,
+    /// and the caller has claimed the place.
     pub(in crate::vm) fn bring(
         self,
         vma: &Vma,
@@ -240,8 +243,8 @@ impl<P: Platform> FileFaults<'_, '_, P> {
         Ok(())
     }
 
-    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing, so a page that begins
-    /// meanwhile has no leaves here.
+    /// A page in pieces of a file that a mapping shows in this range. The lock is held for writing, so a page
+    /// that begins meanwhile has no leaves here.
     pub(super) fn page_in(self, space: &Space, range: VirtRange) -> Option<Frame> {
         let clears = self.memory.gigantic_clears();
         if !clears.any() {

@@ -376,8 +376,8 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         self.memory.pages().store().clear_claimed(extent, index as u32).map(drop)
     }
 
-    /// Takes the lock for writing, with no private page in the range mapped in pieces. Completes them first. Pages of
-    /// files stay in pieces: their leaves may be moved, protected and left to a parent.
+    /// Takes the lock for writing, with no private page in the range mapped in pieces. Completes them first.
+    /// Pages of files stay in pieces: their leaves may be moved, protected and left to a parent.
     pub(in crate::vm) fn lock_complete(self, range: VirtRange) -> SpaceGuard<'a, P> {
         let (clears, owner) = (PoolClears::of(self.memory), self.mapper.number());
         loop {
@@ -390,7 +390,8 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
         }
     }
 
-    /// The same, with no page of a file in pieces either, for a verb that marks leaves or gives them to a handler.
+    /// The same, with no page of a file in pieces either, for a verb that marks leaves or gives them to a
+    /// handler.
     pub(in crate::vm) fn lock_whole(self, range: VirtRange) -> SpaceGuard<'a, P> {
         loop {
             let space = self.lock_complete(range);

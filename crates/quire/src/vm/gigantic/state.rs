@@ -163,8 +163,8 @@ impl Folio {
         self.source == Source::Pool { reserved: true }
     }
 
-    /// The pieces of a page of a pool that no CPU has mapped or maps, or, of a file's page, that are neither ready nor
-    /// known to be zero, in the order of [`Self::next_ahead`].
+    /// The pieces of a page of a pool that no CPU has mapped or maps, or, of a file's page, that are neither
+    /// ready nor known to be zero, in the order of [`Self::next_ahead`].
     pub(super) fn missing_ahead(&self) -> impl Iterator<Item = usize> {
         let start = self.touched + TABLE_ENTRIES / 2;
         let known = |index| self.cancelled.contains(index) || self.zero.contains(index);
@@ -244,8 +244,8 @@ impl GiganticClears {
         self.folios.lock(platform)
     }
 
-    /// Cancels these pages (of 4 KiB) of a file that is closed, cut off there, or has no other reference, where they
-    /// are cleared piece by piece. The leaves of pieces stay.
+    /// Cancels these pages (of 4 KiB) of a file that is closed, cut off there, or has no other reference,
+    /// where they are cleared piece by piece. The leaves of pieces stay.
     pub(in crate::vm) fn cancel_of_file<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -266,7 +266,8 @@ impl GiganticClears {
         }
     }
 
-    /// Takes the entry of a page out of its slot, unless another CPU has, after which a new entry may stand there.
+    /// Takes the entry of a page out of its slot, unless another CPU has, after which a new entry may stand
+    /// there.
     pub(super) fn end_entry<P: Platform>(&self, platform: &P, slot: usize, (source, page): (Source, Frame)) {
         let mut folios = self.lock(platform);
         if folios[slot].as_ref().is_some_and(|folio| folio.source == source && folio.frame == page) {

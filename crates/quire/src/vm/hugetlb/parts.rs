@@ -6,7 +6,8 @@
 //! - a fault maps all of a page of which nothing is mapped, else the 2 MiB or 4 KiB at which the walk ended;
 //! - `MADV_DONTNEED`, write-protect marks and answers of userfaultfd handlers take any multiple of 4 KiB;
 //! - memory that goes bad costs 4 KiB, where a marker comes; the rest of the page stays mapped;
-//! - a page that moves to other frames takes its parts along ([`crate::vm::migrate::huge`](crate::vm::migrate));
+//! - a page that moves to other frames takes its parts along
+//!   ([`crate::vm::migrate::huge`](crate::vm::migrate));
 //! - `MADV_COLLAPSE` makes large leaves again where all parts are mapped ([`crate::vm::collapse`]).
 //!
 //! Ends of mappings still lie at ends of huge pages: `munmap`, `mprotect` and `mremap` refuse others.

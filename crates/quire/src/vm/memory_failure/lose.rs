@@ -221,8 +221,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Unmaps what went bad of a huge page of a closed file that has just been mapped: a failure before that found no
-    /// leaf. The caller holds no lock.
+    /// Unmaps what went bad of a huge page of a closed file that has just been mapped: a failure before that
+    /// found no leaf. The caller holds no lock.
     pub(in crate::vm) fn unmap_lost_parts(self, head: Frame, size: HugeSize) {
         let frames = self.pages().frames();
         if !frames.has_bad(head) {

@@ -10,25 +10,27 @@
 //! while the first leaf is busy, and later leaves map the same copy. A fault that would have given the right
 //! tries again.
 //!
-//! *Pages of files.* The file is closed, so no task uses a page of it, maps one, or gains the right to store to one
-//! ([`AddressSpace::protect_leaves`](crate::vm::space::address_space::AddressSpace) looks, too). Each address space is
-//! visited twice under its lock:
+//! *Pages of files.* The file is closed, so no task uses a page of it, maps one, or gains the right to store
+//! to one ([`AddressSpace::protect_leaves`](crate::vm::space::address_space::AddressSpace) looks, too). Each
+//! address space is visited twice under its lock:
 //!
-//! 1. Every leaf of the page loses the right to store, and all CPUs are flushed. From here on the contents stay, so
-//!    the page is copied, and the new page takes its place in the file. Programs still read the old one.
-//! 2. Every leaf gets the frames of the new page that stand where its own do, and keeps its size and marks. The first
-//!    store faults, and gets the right back once the file is open.
+//! 1. Every leaf of the page loses the right to store, and all CPUs are flushed. From here on the contents
+//!    stay, so the page is copied, and the new page takes its place in the file. Programs still read the old
+//!    one.
+//! 2. Every leaf gets the frames of the new page that stand where its own do, and keeps its size and marks.
+//!    The first store faults, and gets the right back once the file is open.
 //!
 //! So a leaf is there at any time, whole page or part: only the page table says which parts of a page exist
-//! (`MADV_SPLIT`), and a handler of faults is told of no fault that it would not have seen. Between the visits the
-//! leaves may be unmapped, moved, split, collapsed or copied by `fork`; the second visit takes what it finds.
+//! (`MADV_SPLIT`), and a handler of faults is told of no fault that it would not have seen. Between the
+//! visits the leaves may be unmapped, moved, split, collapsed or copied by `fork`; the second visit takes
+//! what it finds.
 //!
-//! Memory of the new page that goes bad before the second visit has no leaf to lose yet: it is handled after that visit,
-//! before the file is opened.
+//! Memory of the new page that goes bad before the second visit has no leaf to lose yet: it is handled after
+//! that visit, before the file is opened.
 //!
-//! The second visit cannot fail: leaves of 4 KiB need memory for their counts, which is *pinned* before the first by a
-//! count for each frame of the new page. `MADV_SPLIT` waits until the file is open, so no page gets its first parts
-//! meanwhile.
+//! The second visit cannot fail: leaves of 4 KiB need memory for their counts, which is *pinned* before the
+//! first by a count for each frame of the new page. `MADV_SPLIT` waits until the file is open, so no page
+//! gets its first parts meanwhile.
 
 use core::ops::Range;
 
@@ -258,8 +260,8 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         }
     }
 
-    /// Takes the right to store from all leaves of these pages of a closed file. Private mappings show them without
-    /// it.
+    /// Takes the right to store from all leaves of these pages of a closed file. Private mappings show them
+    /// without it.
     fn forbid_stores(self, file: &FileNode, shown: &Range<u64>) {
         self.each_mapper(file, shown, |found| {
             let mut owed = FlushBatch::new();
@@ -273,8 +275,8 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         });
     }
 
-    /// Gives each leaf of the page the same part of the new page. Leaves private pages, and what a child has copied from
-    /// a parent that was visited before.
+    /// Gives each leaf of the page the same part of the new page. Leaves private pages, and what a child has
+    /// copied from a parent that was visited before.
     fn relocate_in(self, found: &FoundSpace<'_, 'p, P>, shown: &Range<u64>, (old, new): (Frame, Frame)) {
         found.each_part(shown, |_, range| {
             found.tables().runs(range, |run| {
@@ -313,7 +315,8 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         if done.is_ok() {
             return;
         }
-        // Counts of so many leaves of 4 KiB need more than was pinned (255 for each frame), and there is no memory.
+        // Counts of so many leaves of 4 KiB need more than was pinned (255 for each frame), and there is no
+        // memory.
         for leaf in leaves.iter().flatten().filter(|leaf| !leaf.is_taken()) {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             let gone =
@@ -323,8 +326,8 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         }
     }
 
-    /// Pins memory to count leaves of 4 KiB of each frame of a page, if the file's pages may be mapped in parts:
-    /// counts each frame once, and most twice, so that the counts of a block have room for many.
+    /// Pins memory to count leaves of 4 KiB of each frame of a page, if the file's pages may be mapped in
+    /// parts: counts each frame once, and most twice, so that the counts of a block have room for many.
     fn pin_counts(
         self,
         file: &FileNode,
@@ -357,7 +360,8 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
 
     fn unpin_counts(self, pinned: impl Iterator<Item = FrameRange>) {
         for pin in pinned {
-            // SAFETY: invariants 1 and 5: `pin_counts` counted these frames of a page that the move or the file has.
+            // SAFETY: invariants 1 and 5: `pin_counts` counted these frames of a page that the move or the
+            // file has.
             unsafe { self.pages().counts().counter().unmap(pin) };
         }
     }

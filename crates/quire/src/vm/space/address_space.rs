@@ -2,11 +2,11 @@
 //!
 //! # Locks
 //!
-//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults, populating
-//! and advice that drops pages take it for reading, so any number run at once; each then locks the one
-//! leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach tables,
-//! take it for writing; `beside.rs` says when faults go on meanwhile. A fault that needs more (to grow a stack,
-//! to reclaim, to read a page of a file) releases the lock first and starts over.
+//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults,
+//! populating and advice that drops pages take it for reading, so any number run at once; each then locks the
+//! one leaf table that it changes, and checks again under that lock. Verbs that change mappings, or detach
+//! tables, take it for writing; `beside.rs` says when faults go on meanwhile. A fault that needs more (to
+//! grow a stack, to reclaim, to read a page of a file) releases the lock first and starts over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -141,8 +141,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.body.tables(self.memory.pages())
     }
 
-    /// Takes the lock for reading, for a task that looks at and changes only what is in `range`: it does not wait for
-    /// a verb that works elsewhere and admits it.
+    /// Takes the lock for reading, for a task that looks at and changes only what is in `range`: it does not
+    /// wait for a verb that works elsewhere and admits it.
     #[inline(always)]
     pub(in crate::vm) fn read_beside(&self, range: impl FnOnce() -> VirtRange) -> ReadGuard<'_, Space, P> {
         self.space.read_beside(self.memory.platform(), || {

@@ -1,9 +1,10 @@
 //! Faults beside the holder of an address space's lock: where they may go on while a verb works on a range.
 //!
-//! A verb that changes mappings needs the lock for itself for as long as it changes them. What follows, to empty
-//! or change entries, to flush and to free, takes nearly all of the time, and concerns a range. Faults outside this
-//! range go on meanwhile (`sync/rwlock.rs`, *Readers beside a writer*), as do calls that populate or drop pages
-//! outside it. All others wait: what looks at the whole address space, and what changes mappings.
+//! A verb that changes mappings needs the lock for itself for as long as it changes them. What follows, to
+//! empty or change entries, to flush and to free, takes nearly all of the time, and concerns a range. Faults
+//! outside this range go on meanwhile (`sync/rwlock.rs`, *Readers beside a writer*), as do calls that
+//! populate or drop pages outside it. All others wait: what looks at the whole address space, and what
+//! changes mappings.
 //!
 //! The range covers every page table that the verb detaches, and every leaf that the verb changes or that a
 //! fault may map in their place. Tables above it are common to both sides: their entries change under the
@@ -18,8 +19,8 @@ use crate::vm::space::state::Space;
 
 impl<P: Platform> AddressSpace<'_, P> {
     /// Where a fault may change or map a leaf that maps something inside the range, whatever folios are
-    /// allowed meanwhile: in the whole tables of 4 KiB leaves. Where no table of 2 MiB leaves is at an end, it
-    /// is the whole GiB, in which a leaf of 1 GiB may be, or come. Such a table that is there stays.
+    /// allowed meanwhile: in the whole tables of 4 KiB leaves. Where no table of 2 MiB leaves is at an end,
+    /// it is the whole GiB, in which a leaf of 1 GiB may be, or come. Such a table that is there stays.
     pub(in crate::vm) fn reach_of_faults(&self, range: VirtRange) -> VirtRange {
         let bytes_at = |at: VirtAddr| {
             let is_split = self.tables().has_table_of_blocks(at);

@@ -17,8 +17,8 @@ pub(in crate::vm) struct SpaceGuard<'a, P: Platform> {
 }
 
 impl<P: Platform> SpaceGuard<'_, P> {
-    /// Lets faults outside `kept` go on beside the holder, until it next changes the mappings or gives the lock
-    /// back. Meanwhile it changes and detaches only what `kept` covers of the page table.
+    /// Lets faults outside `kept` go on beside the holder, until it next changes the mappings or gives the
+    /// lock back. Meanwhile it changes and detaches only what `kept` covers of the page table.
     pub(in crate::vm) fn admit(&mut self, kept: VirtRange) {
         self.space.admit(&(kept.start.0..kept.end.0));
     }

@@ -60,7 +60,8 @@ impl<P: Platform> Registrations<'_, '_, P> {
         self.set_handler(space, range, registration)
     }
 
-    /// Removes the empty tables that pieces of pages of 1 GiB left: a handler's answer maps such a page by one leaf.
+    /// Removes the empty tables that pieces of pages of 1 GiB left: a handler's answer maps such a page by
+    /// one leaf.
     fn remove_empty_tables(self, space: &Space, range: VirtRange) {
         let gigantic = |vma: &&Vma| {
             vma.attributes.huge_size() == Some(HugeSize::Size1G)

@@ -71,8 +71,9 @@ impl<P: Platform> Madvise<'_, '_, P> {
         self.advise_where(range, |vma| vma.is_anonymous() && vma.is_private(), wipe)
     }
 
-    /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files closed, after it
-    /// noted that their pages may get parts: a move closes its file before it looks for that, and pins memory then.
+    /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files
+    /// closed, after it noted that their pages may get parts: a move closes its file before it looks for
+    /// that, and pins memory then.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
         let space = loop {
             let space = self.lock();
@@ -93,7 +94,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
     }
 }
 
-/// Allows parts of a file's huge pages. Returns whether no task has the file closed that may not have seen this.
+/// Allows parts of a file's huge pages. Returns whether no task has the file closed that may not have seen
+/// this.
 fn allow_parts(vma: &Vma) -> bool {
     match &vma.attributes.backing {
         Backing::File { file, .. } if file.node().huge_order().is_some() => {

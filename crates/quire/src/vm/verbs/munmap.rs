@@ -37,8 +37,8 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
         Ok(gone)
     }
 
-    /// As [`Self::unmap_range`]. Faults elsewhere in the address space go on as soon as the tree no longer has the
-    /// mappings: no leaf of another mapping is in the hole, so no fault reaches a table that leaves.
+    /// As [`Self::unmap_range`]. Faults elsewhere in the address space go on as soon as the tree no longer
+    /// has the mappings: no leaf of another mapping is in the hole, so no fault reaches a table that leaves.
     pub(in crate::vm) fn unmap_beside_faults(
         self,
         space: &mut SpaceGuard<'_, P>,
@@ -51,8 +51,8 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
         Ok(gone)
     }
 
-    /// Removes the mappings of a range from the tree, after the ends of the range were cut; `None` if there are
-    /// none. The caller unmaps their leaves.
+    /// Removes the mappings of a range from the tree, after the ends of the range were cut; `None` if there
+    /// are none. The caller unmaps their leaves.
     #[inline(always)]
     fn take_out(
         self,

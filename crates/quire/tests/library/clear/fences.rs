@@ -1,5 +1,5 @@
-//! A store fence follows stores past the caches before each reschedule point, before the end and before a cancelled
-//! clear returns, and none follows others.
+//! A store fence follows stores past the caches before each reschedule point, before the end and before a
+//! cancelled clear returns, and none follows others.
 
 use hosted::HostedConfig;
 use hosted::raw::RawClearer;
@@ -14,8 +14,8 @@ use crate::watched::{Event, Watched};
 
 const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;
 
-/// How many fences these events have. No task can move, and nothing can be published, while stores past the caches
-/// are not fenced.
+/// How many fences these events have. No task can move, and nothing can be published, while stores past the
+/// caches are not fenced.
 fn fences(events: &[Event]) -> usize {
     let (mut open, mut count) = (false, 0);
     for event in events {

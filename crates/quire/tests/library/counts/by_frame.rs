@@ -92,8 +92,8 @@ fn a_run_across_folios_counts_each_in_its_own_way() {
     }
 }
 
-/// The example of the proposal: a folio of 512 pages that two leaves of 2 MiB and one of 4 KiB map has three leaves, and
-/// 1025 pages are mapped. Each frame counts as their average, rounded, and never as 0.
+/// The example of the proposal: a folio of 512 pages that two leaves of 2 MiB and one of 4 KiB map has three
+/// leaves, and 1025 pages are mapped. Each frame counts as their average, rounded, and never as 0.
 #[test]
 fn where_pages_are_counted_together_a_frame_counts_as_the_average() {
     counting(CountScheme::TotalMapped, 64 * MIB, |allocator| {

@@ -1,5 +1,5 @@
-//! Pages of files of 1 GiB that are cleared piece by piece, or that move, while another CPU does something at any moment;
-//! and what is left where pieces were unmapped.
+//! Pages of files of 1 GiB that are cleared piece by piece, or that move, while another CPU does something at
+//! any moment; and what is left where pieces were unmapped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -52,8 +52,8 @@ fn mapped<'m>(manager: &'m Manager<'_>, file: &File<'m, Hosted>) -> Space<'m> {
     mm
 }
 
-/// A hole or a new end leaves an empty table where a piece was mapped. A handler's mapping gets one leaf in its place,
-/// whether a fault, a populating verb or the handler brings it.
+/// A hole or a new end leaves an empty table where a piece was mapped. A handler's mapping gets one leaf in
+/// its place, whether a fault, a populating verb or the handler brings it.
 #[test]
 fn an_empty_table_makes_room_for_the_leaf_of_a_handlers_mapping() {
     type Drops = fn(&File<'_, Hosted>);
@@ -227,8 +227,8 @@ fn verbs_that_need_no_whole_page_clear_nothing() {
     }
 }
 
-/// A page is not ended before its file has it. Memory for the file's table runs out then: the page goes back to the pool,
-/// and nothing is left of it.
+/// A page is not ended before its file has it. Memory for the file's table runs out then: the page goes back
+/// to the pool, and nothing is left of it.
 #[test]
 fn a_page_is_not_ended_before_its_file_has_it() {
     let met = at_moments(150, |round| {

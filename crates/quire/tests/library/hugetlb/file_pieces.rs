@@ -1,5 +1,5 @@
-//! Pages of 1 GiB of files that shared mappings map piece by piece as they are cleared, in one address space or in
-//! several. Any verb but a fault finds a page that is mapped by one leaf, or not at all.
+//! Pages of 1 GiB of files that shared mappings map piece by piece as they are cleared, in one address space
+//! or in several. Any verb but a fault finds a page that is mapped by one leaf, or not at all.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ fn cleared_since(machine: &Hosted, before: u64) -> u64 {
     (machine.counters().bytes_cleared - before) / HUGE * HUGE
 }
 
-/// The pause of a first touch: the bytes cleared before the fault returns. Each byte is cleared once, for whatever
-/// address space.
+/// The pause of a first touch: the bytes cleared before the fault returns. Each byte is cleared once, for
+/// whatever address space.
 #[test]
 fn a_fault_waits_for_its_own_piece_in_every_address_space() {
     with_machine(1, 1, |machine, manager| {
@@ -328,8 +328,8 @@ fn memory_may_be_short_at_any_step() {
     });
 }
 
-/// Random verbs of two address spaces on two pages of one file, compared word by word with a model through the
-/// software MMU.
+/// Random verbs of two address spaces on two pages of one file, compared word by word with a model through
+/// the software MMU.
 #[test]
 fn random_verbs_in_lockstep() {
     let mut rng = fastrand::Rng::with_seed(seed(fastrand::u64(..)));

@@ -1,5 +1,6 @@
-//! Pages of files of huge pages that move while parts of them are mapped, or while a handler of faults watches them.
-//! Each part is mapped afterwards as it was before, by a leaf of the same size, and the handler is told of nothing.
+//! Pages of files of huge pages that move while parts of them are mapped, or while a handler of faults
+//! watches them. Each part is mapped afterwards as it was before, by a leaf of the same size, and the handler
+//! is told of nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,8 +24,8 @@ const PAGE: u64 = 4096;
 /// Where a second mapping, or a private one, begins.
 const OTHER: u64 = BASE + 8 * GIB;
 
-/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, and whether it is marked
-/// for a handler.
+/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, and whether it
+/// is marked for a handler.
 fn parts(machine: &Hosted, mm: &Space<'_>, addr: u64, head: Frame) -> Vec<(u64, u64, bool)> {
     let mut parts = Vec::new();
     mm.pagemap(VirtRange::from_len(VirtAddr(addr), HUGE), |at, word| {
@@ -201,8 +202,8 @@ fn a_handler_is_told_of_no_move() {
     }
 }
 
-/// Whatever allocation fails, all of the page moves, or nothing has changed. Parts of many blocks need memory for the
-/// counts of their leaves.
+/// Whatever allocation fails, all of the page moves, or nothing has changed. Parts of many blocks need memory
+/// for the counts of their leaves.
 #[test]
 fn a_move_that_fails_at_any_allocation_changes_nothing() {
     with_pool(Size1G, 4 * GIB, 1, |machine, manager| {

@@ -74,8 +74,8 @@ fn the_frame_that_stays_may_stay_where_it_is() {
     for policy in SAVING {
         with_policy(policy, HostedConfig::new(256 * MIB), |world| {
             let pages = world.pools.window().unwrap();
-            // The folio, two frames of shared tails if there are such, eight frames of descriptors for its leaf's folio, the
-            // table; then the copy.
+            // The folio, two frames of shared tails if there are such, eight frames of descriptors for its
+            // leaf's folio, the table; then the copy.
             let shared = if policy == DescriptorPolicy::MaskTail { 2 } else { 0 };
             world.machine.set_failures(FailurePlan::Nth(10 + shared));
             let freed = world.pages.lists().stat(Stat::VmemmapFree);

@@ -14,8 +14,8 @@ fn optimised(world: &World<'_, '_>) -> usize {
 }
 
 /// A page of 1 GiB spans eight leaves of the window. Demoting restores it and optimises its parts: one flush
-/// each way in batches, and 513 in all page by page, with as many grace periods. Where the tails of all pages are the same,
-/// only the page of 1 GiB waits for one, to be optimised.
+/// each way in batches, and 513 in all page by page, with as many grace periods. Where the tails of all pages
+/// are the same, only the page of 1 GiB waits for one, to be optimised.
 #[test]
 fn a_gigabyte_has_its_price_too() {
     for policy in SAVING {

@@ -187,8 +187,8 @@ fn beside(
 /// Long enough for a change that does not wait.
 const LONG: Duration = Duration::from_millis(60);
 
-/// A change of mappings waits for every walker in a section, in both directions. Where the tails of all pages are the same
-/// it need not: no head of a page of 2 MiB becomes read-only.
+/// A change of mappings waits for every walker in a section, in both directions. Where the tails of all pages
+/// are the same it need not: no head of a page of 2 MiB becomes read-only.
 #[test]
 fn a_section_is_waited_for() {
     for policy in SAVING {

@@ -117,8 +117,8 @@ pub(crate) fn compare_folios(
     for (number, mm) in spaces.iter().enumerate() {
         let mut before = None;
         for (count, leaf) in machine.leaves(mm.root()).into_iter().enumerate() {
-            // An answer reads all tables that map the folio: of its leaves in a row the first one is asked about, and a few
-            // others.
+            // An answer reads all tables that map the folio: of its leaves in a row the first one is asked
+            // about, and a few others.
             let folio = folio_of(manager, leaf.frame.0);
             if before.replace(folio) == Some(folio) && count % APART != 0 {
                 continue;

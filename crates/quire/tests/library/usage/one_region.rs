@@ -1,11 +1,12 @@
-//! Many address spaces over one region, whose page tables they share: what tables, resident sets and flushes cost by their
-//! number (invariant 5, decision 19).
+//! Many address spaces over one region, whose page tables they share: what tables, resident sets and flushes
+//! cost by their number (invariant 5, decision 19).
 //!
-//! Shared regions of page tables are proposed for Linux too ("mshare", 2022 to 2026), for processes that name the region:
-//! there a store is seen by all, a change of rights by one is a change for all, and the tables stay shared. Here `fork` shares
-//! the tables of private memory until an address space changes something in them; then that one has a table of its own for
-//! those 2 MiB, and the others share on. Pages of files share no tables. What one region costs is the same in both: its tables
-//! once, however many use it, and what each maps exactly.
+//! Shared regions of page tables are proposed for Linux too ("mshare", 2022 to 2026), for processes that name
+//! the region: there a store is seen by all, a change of rights by one is a change for all, and the tables
+//! stay shared. Here `fork` shares the tables of private memory until an address space changes something in
+//! them; then that one has a table of its own for those 2 MiB, and the others share on. Pages of files share
+//! no tables. What one region costs is the same in both: its tables once, however many use it, and what each
+//! maps exactly.
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
@@ -44,8 +45,8 @@ fn flushes(machine: &Hosted) -> (u64, u64) {
     (counters.flushes_local, counters.flushes_remote)
 }
 
-/// So many address spaces beside the first. Returns how often CPUs flushed while they were forked, while one changed
-/// its rights, and while they exited.
+/// So many address spaces beside the first. Returns how often CPUs flushed while they were forked, while one
+/// changed its rights, and while they exited.
 fn share(count: usize) -> [(u64, u64); 3] {
     let mut rounds = [(0, 0); 3];
     let config = HostedConfig::new(64 * MIB).with_cpus(2);

@@ -1,7 +1,7 @@
 //! Seven answers that stay exact under any mix of leaves, and for folios that leaves of several tables map.
 //!
-//! They are those that Linux gives up when it stops counting the pages of large folios (Hildenbrand, "mm/rmap: support
-//! arbitrary folio mappings", RFC of 12 April 2026; `CONFIG_NO_PAGE_MAPCOUNT` since 6.15):
+//! They are those that Linux gives up when it stops counting the pages of large folios (Hildenbrand,
+//! "mm/rmap: support arbitrary folio mappings", RFC of 12 April 2026; `CONFIG_NO_PAGE_MAPCOUNT` since 6.15):
 //!
 //! 1. how much memory is mapped (`AnonPages`, `Mapped`), also where a folio is mapped in part;
 //! 2. how often the most mapped page of a mapping is mapped (`mapmax` of `numa_maps`);
@@ -11,8 +11,9 @@
 //! 6. what an address space maps alone (`Uss`: `Private_Clean` and `Private_Dirty`);
 //! 7. whether a folio is mapped in part.
 //!
-//! A page table walk of all address spaces says what is right. Linux's `AnonPages` counts a page once however many address
-//! spaces map it, Quire's once in each: the frames that are mapped at all are the sum over the folios.
+//! A page table walk of all address spaces says what is right. Linux's `AnonPages` counts a page once however
+//! many address spaces map it, Quire's once in each: the frames that are mapped at all are the sum over the
+//! folios.
 
 use std::collections::{BTreeMap, BTreeSet};
 

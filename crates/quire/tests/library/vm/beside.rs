@@ -23,7 +23,8 @@ const INSIDE: u64 = BASE + 2 * MIB;
 /// In the same mapping, in a GiB without any page.
 const EMPTY: u64 = BASE - GIB / 2;
 
-/// How long a fault may take that does not wait for the verb, on a busy host. One that waits is found at once.
+/// How long a fault may take that does not wait for the verb, on a busy host. One that waits is found at
+/// once.
 const LONG: Duration = Duration::from_secs(30);
 
 type Verb = fn(&Space<'_>);
@@ -92,8 +93,8 @@ fn moments(verb: Verb, fault: u64) -> Vec<Moment> {
     moments
 }
 
-/// While the verb works on its range, before its flush and behind it, a fault elsewhere goes on and one inside waits.
-/// `again` moments behind the flush it may change mappings once more, and keep all faults out.
+/// While the verb works on its range, before its flush and behind it, a fault elsewhere goes on and one
+/// inside waits. `again` moments behind the flush it may change mappings once more, and keep all faults out.
 fn only_faults_inside_wait(verb: Verb, again: usize) {
     let (elsewhere, inside) = (moments(verb, ELSEWHERE), moments(verb, INSIDE));
     assert_eq!(elsewhere.len(), inside.len(), "the verb's calls of the platform");

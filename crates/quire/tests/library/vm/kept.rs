@@ -1,5 +1,5 @@
-//! CPUs that keep translations of address spaces that they leave, as with process-context identifiers: what was
-//! flushed meanwhile is not used when they return.
+//! CPUs that keep translations of address spaces that they leave, as with process-context identifiers: what
+//! was flushed meanwhile is not used when they return.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -173,7 +173,8 @@ fn a_root_that_is_used_again_is_another_address_space() {
 
 const STRETCH: u64 = 64 * PAGE;
 
-/// P4: threads that go from one address space to another and change them all at once. Each has words of its own in each.
+/// P4: threads that go from one address space to another and change them all at once. Each has words of its
+/// own in each.
 #[test]
 fn threads_that_switch_find_what_they_stored() {
     const CPUS: usize = 4;

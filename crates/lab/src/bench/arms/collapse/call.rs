@@ -20,8 +20,8 @@ pub fn by_kernel(subject: Subject) -> Result<Sample, Skip> {
     timed(&subject, census::pmd_mapped)
 }
 
-/// Populates and frees so many bytes in huge pages. What the collapse allocates is then memory that the host of a virtual
-/// machine has brought in, as all of the memory of Quire's machine is.
+/// Populates and frees so many bytes in huge pages. What the collapse allocates is then memory that the host
+/// of a virtual machine has brought in, as all of the memory of Quire's machine is.
 ///
 /// # Errors
 /// [`Skip`] if the kernel has too little memory.

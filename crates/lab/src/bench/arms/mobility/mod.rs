@@ -28,7 +28,8 @@ pub struct Mobilities {
 pub enum Load {
     /// So many rounds, each of which makes one request for every eight frames of the memory.
     Rounds(usize),
-    /// Movable folios age the memory; then unmovable and reclaimable frames are allocated among them, 2 % of all.
+    /// Movable folios age the memory; then unmovable and reclaimable frames are allocated among them, 2 % of
+    /// all.
     Storm,
 }
 

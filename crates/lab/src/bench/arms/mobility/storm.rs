@@ -14,8 +14,8 @@ const PINNED: u64 = 2;
 const BETWEEN: u64 = 4;
 
 impl<P: Platform + IsolatedMemory> Requests<'_, '_, P> {
-    /// Fills the memory until a request is refused, and frees a random half, so that few blocks are whole. None of these
-    /// requests is counted.
+    /// Fills the memory until a request is refused, and frees a random half, so that few blocks are whole.
+    /// None of these requests is counted.
     pub(super) fn age(&mut self) {
         for _ in 0..AGES {
             while self.request_movable() {}

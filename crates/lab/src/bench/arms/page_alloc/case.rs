@@ -5,7 +5,8 @@
 pub struct PageAlloc {
     /// What is timed.
     pub operation: Operation,
-    /// Threads that do it at the same time, each with its own frames (but see [`Operation::Cross`] and [`Operation::FewFree`]).
+    /// Threads that do it at the same time, each with its own frames (but see [`Operation::Cross`] and
+    /// [`Operation::FewFree`]).
     pub threads: usize,
     /// Frames that the allocator manages.
     pub frames: usize,

@@ -1,5 +1,5 @@
-//! All CPUs allocate frames, and one of them frees them all, as a user-space allocator does whose purging thread gives
-//! memory back for all others.
+//! All CPUs allocate frames, and one of them frees them all, as a user-space allocator does whose purging
+//! thread gives memory back for all others.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -96,8 +96,9 @@ fn whole(threads: &[ThreadWork]) -> Span {
     start.zip(end).map_or_else(|| Moment::now().until(Moment::now()), |(start, end)| start.until(end))
 }
 
-/// Receives what the others send, from all rings by turns, and frees it with what this thread has allocated meanwhile, as many
-/// at once as the others hand over. Ends early if all senders are done, nothing is on its way, and it gets no frame.
+/// Receives what the others send, from all rings by turns, and frees it with what this thread has allocated
+/// meanwhile, as many at once as the others hand over. Ends early if all senders are done, nothing is on its
+/// way, and it gets no frame.
 fn receive<T: Copy + Default>(
     rings: &mut [Consumer<T>],
     amount: Amount,

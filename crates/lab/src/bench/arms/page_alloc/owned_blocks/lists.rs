@@ -27,8 +27,8 @@ impl Kind {
     }
 }
 
-/// Links and states of all frames. The links of a free piece change only by the CPU that has the lists that hold it, or under
-/// the store's lock. Other CPUs read its state alone.
+/// Links and states of all frames. The links of a free piece change only by the CPU that has the lists that
+/// hold it, or under the store's lock. Other CPUs read its state alone.
 pub(super) struct Links {
     next: Box<[AtomicU32]>,
     before: Box<[AtomicU32]>,

@@ -1,11 +1,12 @@
-//! CPUs that own blocks: the shape proposed for Linux's per-CPU lists by Weiner, "mm: page_alloc: pcp buddy allocator", RFC of
-//! April 2026, with remote frees as in van Riel's series of May 2026.
+//! CPUs that own blocks: the shape proposed for Linux's per-CPU lists by Weiner, "mm: page_alloc: pcp buddy
+//! allocator", RFC of April 2026, with remote frees as in van Riel's series of May 2026.
 //!
-//! A CPU takes a whole block from the store, and splits it without the store's lock. From then on it owns the block: each
-//! frame goes back to that CPU, whichever frees it. Another CPU pushes it on a list without a lock, which the owner empties
-//! when its own lists are empty, and when it frees. Lists that hold too much put buddies together, the smallest first, and
-//! give the largest pieces back to the store. Linux's further work is left out: statistics, mobility groups, zones, and the
-//! size of the lists, which it tunes; here it is fixed.
+//! A CPU takes a whole block from the store, and splits it without the store's lock. From then on it owns the
+//! block: each frame goes back to that CPU, whichever frees it. Another CPU pushes it on a list without a
+//! lock, which the owner empties when its own lists are empty, and when it frees. Lists that hold too much
+//! put buddies together, the smallest first, and give the largest pieces back to the store. Linux's further
+//! work is left out: statistics, mobility groups, zones, and the size of the lists, which it tunes; here it
+//! is fixed.
 
 mod lists;
 
@@ -180,7 +181,8 @@ impl Shared {
         }
     }
 
-    /// Pushes a piece on the list of what others free of an owner's blocks. It keeps its owner until that one has it back.
+    /// Pushes a piece on the list of what others free of an owner's blocks. It keeps its owner until that one
+    /// has it back.
     fn send(&self, remote: &AtomicU32, frame: u32, order: u8) {
         let mut newest = remote.load(Relaxed);
         loop {

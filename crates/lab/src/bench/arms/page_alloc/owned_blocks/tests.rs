@@ -21,7 +21,8 @@ fn all_of(cpu: &mut Cpu) -> Vec<u32> {
     std::iter::from_fn(|| cpu.take::<0>()).collect()
 }
 
-/// A frame returns to the CPU that owns its block, and is the next one that it finds when its lists are empty.
+/// A frame returns to the CPU that owns its block, and is the next one that it finds when its lists are
+/// empty.
 #[test]
 fn a_frame_goes_back_to_the_owner_whichever_cpu_frees_it() {
     let [mut one, mut other] = two(4);
@@ -71,8 +72,8 @@ fn a_block_of_which_pieces_went_to_the_store_is_remembered_once() {
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len());
 }
 
-/// All frames of many blocks, taken by one CPU and freed by another in an order that leaves no neighbours together, come back
-/// whole; a block that is whole in the store has no owner.
+/// All frames of many blocks, taken by one CPU and freed by another in an order that leaves no neighbours
+/// together, come back whole; a block that is whole in the store has no owner.
 #[test]
 fn what_is_drained_is_put_together() {
     let blocks = 16;
@@ -92,7 +93,8 @@ fn what_is_drained_is_put_together() {
     assert_eq!(held + stored_now, blocks * BLOCK);
     assert!(held <= HIGH, "{held}");
     let mut whole: Vec<u32> = std::iter::from_fn(|| one.take::<TOP>()).collect();
-    // The request that found no block brought the pieces of the CPU's blocks back from the store, beside those that it held.
+    // The request that found no block brought the pieces of the CPU's blocks back from the store, beside
+    // those that it held.
     assert_eq!(stored(&one), 0);
     let shared = std::sync::Arc::clone(&one.shared);
     (0..TOP).for_each(|order| one.own.lists.merge(&shared.links, order));

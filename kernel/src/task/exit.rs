@@ -16,9 +16,10 @@ use crate::ipc;
 use crate::memory::list::ReservedList;
 use crate::memory::user::UserMemory;
 use crate::observe::program_ends;
+use crate::time;
 
-/// How often a broken address space is looked at again.
-const CHECKS: usize = 1000;
+/// How long a broken address space is looked at again, in nanoseconds. The host may not run another CPU for a while.
+const CHECKED_FOR: u64 = 20_000_000_000;
 
 /// What the running task does last, on its way to `sched::end_task`.
 pub fn finish() {
@@ -76,20 +77,21 @@ pub fn take_back(task: Arc<Task>) {
 }
 
 /// In builds with checks, the address space is validated before it goes. Other CPUs may be about to reclaim pages of it,
-/// between an entry and its count, so what is wrong must stay wrong.
+/// between an entry and its count, and other processes that share it may be in a fault, between an old page and a new
+/// one. So what is wrong must stay wrong.
 fn check(task: &Task) {
     if !cfg!(debug_assertions) {
         return;
     }
-    let mut fault = None;
-    for _ in 0..CHECKS {
-        match task.space().validate() {
-            Ok(()) => return,
-            Err(found) => fault = Some(found),
-        }
+    let end = time::now_ns() + CHECKED_FOR;
+    while let Err(found) = task.space().validate() {
+        assert!(
+            time::now_ns() < end,
+            "the address space of process {} is broken: {found:?}",
+            task.process.id
+        );
         sched::schedule();
     }
-    panic!("the address space of process {} is broken: {fault:?}", task.process.id);
 }
 
 /// The references to an address space of one task: the task's, the process's, and that of the code which counts.

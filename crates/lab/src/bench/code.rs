@@ -30,6 +30,15 @@ pub const LIBRARY_AND_MACHINE: &[&str] = &["crates/quire/src/", "crates/hosted/s
 pub const CLEARING: &[&str] =
     &["crates/quire/src/clear/", "crates/quire/src/arch/", "crates/replay/src/calibrate/"];
 
+/// The arms that fault in gigantic pages, and how the kernel of each is chosen.
+pub const GIGANTIC: &[&str] = &[
+    "crates/lab/src/bench/arms/gigantic/",
+    "crates/lab/src/bench/arms/clear/huge.rs",
+    "crates/lab/src/bench/arms/clear/way.rs",
+    "crates/replay/src/calibrate/",
+    "crates/replay/src/host/thp.rs",
+];
+
 /// What runs the arms of every experiment, and the kernel's side of them.
 pub const RUNNER: &[&str] = &[
     "crates/lab/src/bench/runner.rs",

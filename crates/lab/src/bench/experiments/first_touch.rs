@@ -49,16 +49,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         ),
     ],
     file: file!(),
-    code: &[
-        code::LIBRARY_AND_MACHINE,
-        &[
-            "crates/lab/src/bench/arms/gigantic/",
-            "crates/lab/src/bench/arms/clear/huge.rs",
-            "crates/lab/src/bench/arms/clear/way.rs",
-            "crates/replay/src/calibrate/",
-            "crates/replay/src/host/thp.rs",
-        ],
-    ],
+    code: &[code::LIBRARY_AND_MACHINE, code::GIGANTIC],
     run,
     appendix: Some(goals),
 };

@@ -17,7 +17,7 @@ use quire::vm::{Access, Advice, AnswerMode, File, MapRequest, Remap, UserfaultCh
 use crate::hugetlb::parts_moments::{at_moments, held_up};
 use crate::hugetlb::pieces::{ALL_FREE, GIB, idle, leaf_bytes, with_machine};
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, R, RW, Space, check, info, load, of_file, run, store, within,
+    BASE, HUGE, Manager, R, RW, Space, all_are_back, info, load, of_file, run, store, within,
 };
 use testkit::{held_up_to_look, ranges_of};
 
@@ -38,9 +38,7 @@ fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, 
         let pools = manager.huge_pools();
         assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
         test(&machine, &manager);
-        let left = info(&manager, size);
-        assert_eq!((left.free, left.reserved, left.surplus), (left.total, 0, 0), "all pages are back");
-        check(&manager);
+        all_are_back(&manager, size);
     });
     machine.assert_clean();
 }

@@ -136,6 +136,13 @@ pub(crate) fn ranges(mm: &Space<'_>) -> Vec<VirtRange> {
     all
 }
 
+/// All pages of a pool are free again, and the machine is in order.
+pub(crate) fn all_are_back(manager: &Manager<'_>, size: HugeSize) {
+    let left = info(manager, size);
+    assert_eq!((left.free, left.reserved, left.surplus), (left.total, 0, 0), "all pages are back");
+    check(manager);
+}
+
 /// Like `with_huge`, for tests in which frames go bad and pools become smaller.
 pub(crate) fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new(bytes).build().expect("the host refused a machine");
@@ -147,9 +154,7 @@ pub(crate) fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnc
         let pools = manager.huge_pools();
         assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
         test(&machine, &manager);
-        let left = info(&manager, size);
-        assert_eq!((left.free, left.reserved, left.surplus), (left.total, 0, 0), "all pages are back");
-        check(&manager);
+        all_are_back(&manager, size);
         let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
         manager.pages().lists().drain_all();
         let after = manager.meminfo();

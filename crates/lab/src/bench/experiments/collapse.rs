@@ -41,8 +41,10 @@ pub const EXPERIMENT: Experiment = Experiment {
          read that met the collapse, in all repetitions (0: none did). `guest`: a virtual CPU loads and stores \
          through second-stage tables that have every other page, and faults on the others; its larger copies \
          are part of the time.",
-        "In both, a CPU that waits for the other polls for up to 200 us before it sleeps, as an idle CPU of Linux in a \
-         virtual machine does (`haltpoll`): to wake one takes tens of microseconds.",
+        "In both, a CPU that waits for the other polls for 200 us before it sleeps: the longest poll of Linux's idle \
+         governor `haltpoll`. Linux does not poll everywhere, and no thread of a virtual CPU that waits in the host's fault. \
+         So waits below 200 us have no wake-up, which takes tens of microseconds; those of `as-posted` are longer and have \
+         one, which favours `quire`. Before November 30, 2026 they slept at once.",
         "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, \
          nearly all of it atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the \
          start of the notifier bracket.",

@@ -46,7 +46,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          one by one and times their frees in random order.",
         "With several threads, `time` is the time of one CPU: wall time, times the CPUs used, over all pages.",
         "`owned-blocks` checks nothing: no double free, no watermark, no zone. The links and the state of a frame are in three \
-         arrays, so in up to three cache lines, where Linux's `struct page` is in one. Its lists have one size.",
+         arrays, so in up to three cache lines, where Linux's `struct page` is in one. Its lists \
+         hold at most 2048 frames, where Linux adapts that to the load. The goals about peers leave it out.",
         "The peers keep no owner of a frame, no watermark and no zone. None has a bulk call for scattered \
          frames, so `bulk` calls them for each frame. What Quire, `buddy-slab-allocator` and `frame-alloc` keep in the \
          managed memory is in huge pages of the host, as a kernel's is; what `buddy_system` keeps is on the heap, in \

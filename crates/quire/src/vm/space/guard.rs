@@ -23,7 +23,7 @@ impl<P: Platform> SpaceGuard<'_, P> {
         self.space.admit(&(kept.start.0..kept.end.0));
     }
 
-    /// How often the lock was taken for writing, including this time.
+    /// As [`ReadGuard::writes`](crate::sync::ReadGuard::writes), this holder included.
     pub(in crate::vm) fn writes(&self) -> u32 {
         self.space.writes()
     }

@@ -117,7 +117,7 @@ enum Way {
     AsPosted,
 }
 
-/// How long a CPU that waits polls before it sleeps: the default of Linux's idle governor `haltpoll`
+/// How long a CPU that waits polls before it sleeps: the longest poll of Linux's idle governor `haltpoll`
 /// (`guest_halt_poll_ns`).
 const HALT_POLL: Duration = Duration::from_micros(200);
 

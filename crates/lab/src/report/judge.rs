@@ -77,7 +77,7 @@ pub fn newest(all: &[Results]) -> Vec<Measured<'_>> {
     for experiment in experiments::ALL {
         let mut runs: Vec<&Results> =
             all.iter().filter(|results| results.header.experiment == experiment.name).collect();
-        runs.sort_by_key(|results| (&results.header.taken, since(experiment, results) == "same"));
+        runs.sort_by_key(|results| (&results.header.taken, since(experiment, results) == SAME));
         let mut machines: Vec<String> = runs.iter().map(|results| processor(results)).collect();
         machines.sort_unstable();
         machines.dedup();
@@ -131,11 +131,14 @@ pub fn kernel(results: &Results) -> Option<&str> {
     results.header.machine.get("kernel").and_then(serde_json::Value::as_str)
 }
 
+/// What [`since`] says of code that is today's.
+pub const SAME: &str = "same";
+
 /// Whether the measured code is today's.
 pub fn since(experiment: &Experiment, results: &Results) -> &'static str {
     match (code::hash(experiment.code), &results.header.code) {
         (now, then) if now.is_empty() || then.is_empty() => "unknown",
-        (now, then) if now == *then => "same",
+        (now, then) if now == *then => SAME,
         _ => "changed",
     }
 }

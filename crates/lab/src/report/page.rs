@@ -40,7 +40,8 @@ pub fn text(all: &[Results], notes: &Path) -> Result<Pages> {
 fn newest(measured: &[Measured<'_>], notes: &Path) -> Result<String> {
     let mut page = format!("# Measured\n\n{WRITTEN}");
     page += &note(notes, "head")?;
-    page += "\n## Where is Quire slower, or misses a figure to reach?\n";
+    page += "\n## Where is Quire slower, or misses a figure to reach?\n\n";
+    page += &with_todays_code(measured);
     page += &missed(measured);
     page += &slower(measured);
     page += "\n## What was measured where?\n\n";
@@ -110,6 +111,18 @@ fn heading(experiment: &Experiment) -> String {
     text
 }
 
+/// How many experiments have a run whose code is today's, and which.
+fn with_todays_code(measured: &[Measured<'_>]) -> String {
+    let is_todays = |run: &Run<'_>, of: &Experiment| judge::since(of, run.results) == judge::SAME;
+    let with_it = measured.iter().filter(|one| one.runs.iter().any(|run| is_todays(run, one.experiment)));
+    let names = distinct(with_it.map(|one| one.experiment.name));
+    let all = experiments::ALL.len();
+    let list: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let list = if list.is_empty() { String::new() } else { format!(": {}", list.join(", ")) };
+    let text = format!("The code of today was measured in {} of {all} experiments{list}.", names.len());
+    format!("{}\n", wrapped(&text, ""))
+}
+
 fn missed(measured: &[Measured<'_>]) -> String {
     let header = [
         "experiment",
@@ -119,20 +132,18 @@ fn missed(measured: &[Measured<'_>]) -> String {
         "run",
         "code",
     ];
-    let mut table = Table::new(&header);
-    let mut some = false;
+    let mut tables = ByCode::new(&header);
     for one in measured {
         for goal in one.experiment.goals {
             let all = judge::verdicts(goal, one);
             let missed: Vec<&Verdict<'_>> =
                 all.iter().filter(|verdict| verdict.reached() < verdict.launches.len()).collect();
             for of_run in missed.chunk_by(|first, second| first.run.number == second.run.number) {
-                some = true;
                 let case = |verdict: &&Verdict<'_>| {
                     let (reached, all) = (verdict.reached(), verdict.launches.len());
                     format!("`{}` {} ({reached} of {all})", verdict.case, value(goal, verdict))
                 };
-                table.row(&[
+                tables.row(&[
                     one.experiment.name.to_owned(),
                     goal.what.to_owned(),
                     bound(goal, of_run[0].unit),
@@ -143,7 +154,7 @@ fn missed(measured: &[Measured<'_>]) -> String {
             }
         }
     }
-    let text = if some { table.0 } else { "Every figure was reached in every launch.\n".to_owned() };
+    let text = tables.text("Every figure was reached in every launch.");
     format!("\n### Figures that a launch missed\n\n{text}")
 }
 
@@ -156,17 +167,15 @@ fn slower(measured: &[Measured<'_>]) -> String {
         "run",
         "code",
     ];
-    let mut table = Table::new(&header);
-    let mut some = false;
+    let mut tables = ByCode::new(&header);
     for one in measured {
         let key =
             |slower: &Slower<'_>| (slower.run.number, slower.own.metric.clone(), slower.own.arm.clone());
         let mut all = judge::slower(one);
         all.sort_by_cached_key(key);
         for alike in all.chunk_by(|first, second| key(first) == key(second)) {
-            some = true;
             let first = &alike[0];
-            table.row(&[
+            tables.row(&[
                 one.experiment.name.to_owned(),
                 first.own.metric.clone(),
                 first.own.arm.clone(),
@@ -176,8 +185,41 @@ fn slower(measured: &[Measured<'_>]) -> String {
             ]);
         }
     }
-    let text = if some { table.0 } else { "In no case.\n".to_owned() };
+    let text = tables.text("In no case.");
     format!("\n### Cases in which another arm is faster\n\n{text}")
+}
+
+/// Two tables with one header: the rows whose last cell says that the measured code is today's, and all others.
+struct ByCode {
+    todays: Table,
+    others: Table,
+    /// Whether the first table has a row, and the second.
+    some: [bool; 2],
+}
+
+impl ByCode {
+    fn new(header: &[&str]) -> Self {
+        Self { todays: Table::new(header), others: Table::new(header), some: [false; 2] }
+    }
+
+    fn row(&mut self, cells: &[String]) {
+        let is_todays = cells.last().is_some_and(|code| code == judge::SAME);
+        self.some[usize::from(!is_todays)] = true;
+        let table = if is_todays { &mut self.todays } else { &mut self.others };
+        table.row(cells);
+    }
+
+    /// Today's code first; `none` in place of both tables if neither has a row.
+    fn text(self, none: &str) -> String {
+        let todays = format!("With the code of today:\n\n{}", self.todays.0);
+        let others = format!("With older code, not measured since:\n\n{}", self.others.0);
+        match self.some {
+            [true, true] => format!("{todays}\n{others}"),
+            [true, false] => todays,
+            [false, true] => others,
+            [false, false] => format!("{none}\n"),
+        }
+    }
 }
 
 fn slower_case(slower: &Slower<'_>) -> String {

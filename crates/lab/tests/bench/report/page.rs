@@ -52,6 +52,32 @@ fn what_is_reached_stands_in_the_list_of_goals_alone() {
 }
 
 #[test]
+fn what_was_missed_with_the_code_of_today_stands_before_all_else() {
+    let now = lab::bench::code::hash(lab::bench::experiments::unmap::EXPERIMENT.code);
+    let missed = |code: &str, case: &str| {
+        let rows =
+            [("quire", 6e6), ("linux", 3e6)].map(|(arm, time)| row("unmap", case, arm, "time", &[time]));
+        rows.map(|row| Row { commit: code.to_owned(), code: code.to_owned(), ..row }).to_vec()
+    };
+    let both = [missed("other", "64KiB/cold"), missed(&now, "4KiB/cold")];
+    let page = text(&kept(&both), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    assert!(
+        page.contains("The code of today was measured in 1 of ") && page.contains("experiments: `unmap`."),
+        "{page}"
+    );
+    let (top, _) = page.split_once("## What was measured where?").unwrap();
+    for list in top.split("\n### ").skip(1) {
+        let (todays, older) = list.split_once("With older code, not measured since:").unwrap();
+        assert!(todays.contains("With the code of today:"), "{list}");
+        assert!(todays.contains("`4KiB/cold` ") && !todays.contains("`64KiB/cold` "), "{list}");
+        assert!(older.contains("`64KiB/cold` ") && !older.contains("`4KiB/cold` "), "{list}");
+    }
+    let older = text(&kept(&both[..1]), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    assert!(older.contains("The code of today was measured in 0 of "), "{older}");
+    assert!(!older.contains("With the code of today:"), "{older}");
+}
+
+#[test]
 fn experiments_without_a_kept_run_are_named() {
     let page = page(1e3);
     let (_, rest) = page.split_once("No run is kept of:").unwrap();

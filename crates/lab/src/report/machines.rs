@@ -9,39 +9,46 @@ use super::markdown::{Table, wrapped};
 use super::results::Launch;
 use crate::bench::table::distinct;
 
-/// A table of runs, and the machines that it names by letters.
-pub(super) fn tables(runs: &[Run<'_>]) -> String {
-    let header = [
-        "run",
-        "experiment",
-        "machine",
-        "commit",
-        "compiler",
-        "day",
-        "launches",
-        "load",
-        "others, stolen",
-        "transparent huge pages",
-        "remark",
-    ];
-    let mut table = Table::new(&header);
-    let mut machines: Vec<(String, Vec<String>)> = Vec::new();
-    for run in runs {
-        let described = description(*run);
-        let known = machines.iter().position(|(machine, _)| *machine == described);
-        let place = known.unwrap_or_else(|| {
-            machines.push((described, Vec::new()));
-            machines.len() - 1
-        });
-        machines[place].1.push(run.number.to_string());
-        table.row(&row(*run, &letter(place)));
+/// The machines of all runs. Each has one letter on all pages.
+pub(super) struct Machines(Vec<String>);
+
+impl Machines {
+    pub(super) fn of(runs: &[Run<'_>]) -> Self {
+        let described: Vec<String> = runs.iter().map(|run| description(*run)).collect();
+        Self(distinct(described.iter().map(String::as_str)).into_iter().map(str::to_owned).collect())
     }
-    let mut text = String::new();
-    for (place, (described, runs)) in machines.iter().enumerate() {
-        let line = format!("{} (runs {}): {described}", letter(place), runs.join(", "));
-        let _ = writeln!(text, "{}", wrapped(&line, "- "));
+
+    /// A table of runs, and the machines that it names by letters.
+    pub(super) fn tables(&self, runs: &[Run<'_>]) -> String {
+        let header = [
+            "run",
+            "experiment",
+            "machine",
+            "commit",
+            "compiler",
+            "day",
+            "launches",
+            "load",
+            "others, stolen",
+            "transparent huge pages",
+            "remark",
+        ];
+        let mut table = Table::new(&header);
+        let mut numbers: Vec<Vec<String>> = vec![Vec::new(); self.0.len()];
+        for run in runs {
+            let described = description(*run);
+            let place = self.0.iter().position(|machine| *machine == described).unwrap_or_default();
+            numbers[place].push(run.number.to_string());
+            table.row(&row(*run, &letter(place)));
+        }
+        let mut text = String::new();
+        let with_runs = self.0.iter().zip(&numbers).enumerate().filter(|(_, (_, runs))| !runs.is_empty());
+        for (place, (described, runs)) in with_runs {
+            let line = format!("{} (runs {}): {described}", letter(place), runs.join(", "));
+            let _ = writeln!(text, "{}", wrapped(&line, "- "));
+        }
+        format!("{text}\n{}", table.0)
     }
-    format!("{text}\n{}", table.0)
 }
 
 /// `A` to `Z`, then `A1` and so on.

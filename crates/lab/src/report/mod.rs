@@ -5,14 +5,19 @@
 //! results   one file for each experiment, machine and state of the code: medians and spread of each launch
 //! judge     which figures missed their goal, and where this library is slower than another arm
 //! counts    exact counts on the page
-//! machines  the runs and the machines of the page
+//! machines  the runs and the machines of the pages
 //! markdown  tables and wrapped prose
-//! page      the page, from the results, the goals beside the experiments and the notes; and the page of older runs
+//! figures   the tables of one experiment on one machine
+//! lists     figures missed, cases lost, every figure to reach
+//! page      the pages, from the results, the goals beside the experiments and the notes: a first one, and one for each
+//!           experiment
 //! html      a page for a browser, from the figures of a run
 //! ```
 
 mod counts;
+mod figures;
 mod html;
+mod lists;
 mod machines;
 mod markdown;
 // Public for the tests beside the command, so that unit tests need not compile every arm again.
@@ -23,6 +28,7 @@ pub mod page;
 #[doc(hidden)]
 pub mod results;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -64,12 +70,12 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         remark: Option<String>,
     },
-    /// Write the pages of tables from the results: that of the newest runs, and one of the runs before.
+    /// Write the pages of tables from the results: a first one, and one for each experiment.
     Tables {
         /// The folder that keeps the results; notes to print are in its folder `notes`.
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// The page to write. That of older runs is beside it, with `-older` behind its name.
+        /// The first page to write. Those of the experiments are in the folder `measured` beside it.
         #[arg(long, value_name = "FILE", default_value = "docs/measured.md")]
         page: PathBuf,
         /// Write nothing: fail when a page differs from its data.
@@ -103,15 +109,24 @@ fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
 
 fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
     let pages = page::text(&results::load(folder)?, &folder.join("notes"))?;
-    let mut name = page.file_stem().unwrap_or_default().to_owned();
-    name.push("-older.md");
-    let older = page.with_file_name(name);
-    for (path, text) in [(page, pages.newest), (&older, pages.older)] {
+    let beside = page.with_file_name(page::FOLDER);
+    if !check {
+        fs::create_dir_all(&beside).with_context(|| format!("{} cannot be made", quoted(&beside)))?;
+    }
+    let of_experiments = pages.of_experiments.into_iter();
+    let of_experiments = of_experiments.map(|(name, text)| (beside.join(format!("{name}.md")), text));
+    let all: Vec<(PathBuf, String)> =
+        std::iter::once((page.to_owned(), pages.first)).chain(of_experiments).collect();
+    let entries = fs::read_dir(&beside).into_iter().flatten().flatten().map(|entry| entry.path());
+    if let Some(other) = entries.into_iter().find(|path| all.iter().all(|(page, _)| page != path)) {
+        bail!("{} is the page of no experiment that has results: delete it", quoted(&other))
+    }
+    for (path, text) in &all {
         if !check {
             Target::named(path)?.write(text.as_bytes())?;
             continue;
         }
-        let Some(line) = first_difference(&results::text_of(path)?, &text) else { continue };
+        let Some(line) = first_difference(&results::text_of(path)?, text) else { continue };
         bail!(
             "{} differs from its data or from today's code, from line {line} on: write it with `quire report \
              tables`",

@@ -39,6 +39,29 @@ fn a_page_that_does_not_match_is_refused_and_can_be_written() {
     );
     assert!(report(&["tables", "--page", page]).status.success());
     assert!(report(&["tables", "--check", "--page", page]).status.success());
+    let of_unmap = folder.path().join("measured/unmap.md");
+    let written = std::fs::read_to_string(&of_unmap).unwrap();
+    std::fs::write(&of_unmap, written.replace("## The newest runs", "## The best runs")).unwrap();
+    let checked = report(&["tables", "--check", "--page", page]);
+    assert!(said(&checked).contains("unmap.md differs from its data"), "{}", said(&checked));
+    assert!(report(&["tables", "--page", page]).status.success());
+    std::fs::write(folder.path().join("measured/removed.md"), "# Of an experiment that is no more\n")
+        .unwrap();
+    let checked = report(&["tables", "--check", "--page", page]);
+    assert!(said(&checked).contains("removed.md is the page of no experiment"), "{}", said(&checked));
+}
+
+/// Sites that show files do not render Markdown of more than 512 KiB: the one page of all tables had grown beyond it.
+#[test]
+fn each_page_of_measured_figures_is_small_enough_to_be_shown() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let pages = std::fs::read_dir(docs.join("measured")).unwrap().map(|page| page.unwrap().path());
+    let pages: Vec<_> = pages.chain([docs.join("measured.md")]).collect();
+    assert!(pages.len() > 20, "{pages:?}");
+    for page in pages {
+        let bytes = std::fs::metadata(&page).unwrap().len();
+        assert!(bytes < 512 << 10, "{} has {bytes} bytes", page.display());
+    }
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! The page of figures.
+//! The pages of figures.
 
 use std::fs;
 
 use lab::bench::row::Row;
 use lab::bench::table::with_kernel;
-use lab::report::page::text;
+use lab::report::page::{Pages, text};
 use serde_json::json;
 
 use super::{kept, row};
 
-/// The page of one launch of `unmap` in which `quire` takes `time` and `linux` 3 ms.
-fn page(time: f64) -> String {
+/// The pages of one launch of `unmap` in which `quire` takes `time` and `linux` 3 ms.
+fn pages_of(time: f64) -> Pages {
     let notes = tempfile::tempdir().unwrap();
     fs::write(notes.path().join("head.md"), "The head.\n").unwrap();
     fs::write(notes.path().join("unmap.md"), "A note.\n").unwrap();
@@ -19,30 +19,43 @@ fn page(time: f64) -> String {
         row("unmap", "4KiB/cold", "linux", "time", &[3e6]),
         row("unmap", "8KiB", "linux", "time", &[]),
     ];
-    text(&kept(&[rows]), notes.path()).unwrap().newest
+    text(&kept(&[rows]), notes.path()).unwrap()
+}
+
+/// The page of the one experiment that `pages` has.
+fn of_one(pages: &Pages) -> &str {
+    let [(_, page)] = pages.of_experiments.as_slice() else { panic!("one experiment") };
+    page
 }
 
 fn lines<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
     page.lines().filter(|line| line.starts_with(start)).collect()
 }
 
+/// What follows the lists of goals missed and cases lost.
+const GOALS: &str = "## Which figures were to be reached?";
+
 #[test]
 fn a_missed_figure_and_a_faster_arm_stand_at_the_top() {
-    let page = page(6e6);
-    let (top, rest) = page.split_once("## What was measured where?").unwrap();
-    assert_eq!(lines(top, "| unmap | folios of 4 KiB, frames in sequence").len(), 1, "{top}");
+    let pages = pages_of(6e6);
+    let (top, _) = pages.first.split_once(GOALS).unwrap();
+    let name = "[unmap](measured/unmap.md)";
+    assert_eq!(lines(top, &format!("| {name} | folios of 4 KiB, frames in sequence")).len(), 1, "{top}");
     assert!(top.contains("| 30 times | `4KiB/cold` 0.50 times (0 of 1) | 1 | changed |"), "{top}");
-    let slower =
-        "| unmap | time | quire | `4KiB/cold` 2.00 (6.00 ms, linux 6.18 3.00 ms; 1 of 1) | 1 | changed |";
-    assert!(top.contains(slower), "{top}");
-    assert!(top.contains("The head.") && rest.contains("A note."));
-    assert!(rest.contains("Skipped: `linux` at `8KiB`: a reason"), "{rest}");
+    let slower = format!(
+        "| {name} | time | quire | `4KiB/cold` 2.00 (6.00 ms, linux 6.18 3.00 ms; 1 of 1) | 1 | changed |"
+    );
+    assert!(top.contains(&slower), "{top}");
+    assert!(top.contains("The head."), "{top}");
+    let page = of_one(&pages);
+    assert!(page.starts_with("# Measured: `quire bench unmap`\n") && page.contains("A note."), "{page}");
+    assert!(page.contains("Skipped: `linux` at `8KiB`: a reason"), "{page}");
 }
 
 #[test]
 fn what_is_reached_stands_in_the_list_of_goals_alone() {
-    let page = page(1e3);
-    let (top, rest) = page.split_once("## What was measured where?").unwrap();
+    let pages = pages_of(1e3);
+    let (top, rest) = pages.first.split_once(GOALS).unwrap();
     assert!(
         top.contains("Every figure was reached in every launch.") && top.contains("In no case."),
         "{top}"
@@ -60,26 +73,26 @@ fn what_was_missed_with_the_code_of_today_stands_before_all_else() {
         rows.map(|row| Row { commit: code.to_owned(), code: code.to_owned(), ..row }).to_vec()
     };
     let both = [missed("other", "64KiB/cold"), missed(&now, "4KiB/cold")];
-    let page = text(&kept(&both), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    let page = text(&kept(&both), tempfile::tempdir().unwrap().path()).unwrap().first;
     assert!(
         page.contains("The code of today was measured in 1 of ") && page.contains("experiments: `unmap`."),
         "{page}"
     );
-    let (top, _) = page.split_once("## What was measured where?").unwrap();
+    let (top, _) = page.split_once(GOALS).unwrap();
     for list in top.split("\n### ").skip(1) {
         let (todays, older) = list.split_once("With older code, not measured since:").unwrap();
         assert!(todays.contains("With the code of today:"), "{list}");
         assert!(todays.contains("`4KiB/cold` ") && !todays.contains("`64KiB/cold` "), "{list}");
         assert!(older.contains("`64KiB/cold` ") && !older.contains("`4KiB/cold` "), "{list}");
     }
-    let older = text(&kept(&both[..1]), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    let older = text(&kept(&both[..1]), tempfile::tempdir().unwrap().path()).unwrap().first;
     assert!(older.contains("The code of today was measured in 0 of "), "{older}");
     assert!(!older.contains("With the code of today:"), "{older}");
 }
 
 #[test]
 fn experiments_without_a_kept_run_are_named() {
-    let page = page(1e3);
+    let page = pages_of(1e3).first;
     let (_, rest) = page.split_once("No run is kept of:").unwrap();
     let (named, _) = rest.split_once("\n\n").unwrap();
     assert!(named.contains("`fault`") && !named.contains("`unmap`"), "{named}");
@@ -92,7 +105,7 @@ fn each_row_says_whether_its_code_is_that_of_today() {
     let of = |code: &str| {
         let row = Row { code: code.to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1e6]) };
         let notes = tempfile::tempdir().unwrap();
-        lines(&text(&kept(&[vec![row]]), notes.path()).unwrap().newest, "| `4KiB` |").join("\n")
+        lines(of_one(&text(&kept(&[vec![row]]), notes.path()).unwrap()), "| `4KiB` |").join("\n")
     };
     assert!(of(&now).ends_with("| 1 | same |"), "{}", of(&now));
     assert!(of("other").ends_with("| 1 | changed |"));
@@ -110,15 +123,14 @@ fn cases_and_launches_that_lose_stand_together() {
     let rows = ["4KiB/cold", "8KiB/cold"];
     let rows =
         rows.map(|case| [("quire", 4e6), ("linux", 2e6)].map(|(arm, time)| at("1111", case, arm, &[time])));
-    let page = pages(&[rows.concat()]).newest;
-    let (top, _) = page.split_once("## What was measured where?").unwrap();
+    let page = pages(&[rows.concat()]).first;
+    let (top, _) = page.split_once(GOALS).unwrap();
     let alike = "`4KiB/cold` 2.00 (4.00 ms, linux 6.18 2.00 ms; 1 of 1), `8KiB/cold` 2.00 (";
     assert_eq!(top.matches(alike).count(), 1, "{top}");
 }
 
 fn pages(launches: &[Vec<Row>]) -> lab::report::page::Pages {
     let notes = tempfile::tempdir().unwrap();
-    fs::write(notes.path().join("older.md"), "The older runs.\n").unwrap();
     let mut all = kept(launches);
     for results in &mut all {
         // The first digit of the commit is the day.
@@ -128,32 +140,46 @@ fn pages(launches: &[Vec<Row>]) -> lab::report::page::Pages {
 }
 
 #[test]
-fn a_run_that_is_not_the_newest_of_its_processor_stands_on_the_second_page() {
+fn a_run_that_is_not_the_newest_of_its_processor_stands_below_the_newest() {
     let launches = [
         vec![at("1111", "4KiB", "quire", &[1e6]), at("1111", "8KiB/cold", "quire", &[7e6])],
         vec![at("2222", "4KiB", "quire", &[2e6])],
     ];
     let pages = pages(&launches);
+    let (newest, older) = of_one(&pages).split_once("## The runs before").unwrap();
     assert_eq!(
-        lines(&pages.newest, "| `4KiB` |"),
+        lines(newest, "| `4KiB` |"),
         ["| `4KiB` | 2.00 ms (samples 2.00 ms..2.00 ms) | 2 | changed |"]
     );
-    assert!(lines(&pages.newest, "| `8KiB/cold` |").is_empty(), "{}", pages.newest);
-    assert_eq!(
-        lines(&pages.older, "| `4KiB` |"),
-        ["| `4KiB` | 1.00 ms (samples 1.00 ms..1.00 ms) | 1 | changed |"]
-    );
-    assert!(pages.older.contains("The older runs.") && pages.older.contains("7.00 ms"), "{}", pages.older);
+    assert!(lines(newest, "| `8KiB/cold` |").is_empty(), "{newest}");
+    assert_eq!(lines(older, "| `4KiB` |"), ["| `4KiB` | 1.00 ms (samples 1.00 ms..1.00 ms) | 1 | changed |"]);
+    assert!(older.contains("7.00 ms"), "{older}");
     // Both runs are named on the first page, whose lists have cases of both.
-    assert_eq!(lines(&pages.newest, "| 1 | unmap | A | 1111 |").len(), 1, "{}", pages.newest);
-    assert_eq!(lines(&pages.newest, "| 2 | unmap | A | 2222 |").len(), 1);
-    assert_eq!(lines(&pages.older, "| 2 | unmap |").len(), 0);
+    assert_eq!(lines(&pages.first, "| 1 | unmap | A | 1111 |").len(), 1, "{}", pages.first);
+    assert_eq!(lines(&pages.first, "| 2 | unmap | A | 2222 |").len(), 1);
+    // On its own page each stands below its figures.
+    assert_eq!((lines(newest, "| 1 | unmap |").len(), lines(newest, "| 2 | unmap |").len()), (0, 1));
+    assert_eq!((lines(older, "| 1 | unmap |").len(), lines(older, "| 2 | unmap |").len()), (1, 0));
+}
+
+/// A machine has the same letter on all pages, whichever runs a table shows.
+#[test]
+fn a_letter_means_one_machine() {
+    let on = |commit: &str, cpu: &str| {
+        let mut row = at(commit, "4KiB", "quire", &[1e6]);
+        row.machine["cpu"] = json!(cpu);
+        vec![row]
+    };
+    let pages = pages(&[on("1111", "X CPU"), on("2222", "Y CPU"), on("3333", "Y CPU")]);
+    let (newest, older) = of_one(&pages).split_once("## The runs before").unwrap();
+    assert!(newest.contains("- A (runs 1): X CPU;") && newest.contains("- B (runs 3): Y CPU;"), "{newest}");
+    assert!(older.contains("- B (runs 2): Y CPU;") && !older.contains("- A "), "{older}");
 }
 
 #[test]
 fn brackets_are_the_launches_where_there_are_several() {
     let launch = |samples: &[f64]| vec![at("1111", "4KiB", "quire", samples)];
-    let cells = |launches: &[Vec<Row>]| lines(&pages(launches).newest, "| `4KiB` |").join("");
+    let cells = |launches: &[Vec<Row>]| lines(of_one(&pages(launches)), "| `4KiB` |").join("");
     let one = cells(&[launch(&[1e6, 2e6, 9e6])]);
     assert!(one.contains("| 2.00 ms (samples 1.00 ms..9.00 ms) ! |"), "{one}");
     let two = cells(&[launch(&[1e6, 2e6, 9e6]), launch(&[1e6, 4e6, 9e6])]);
@@ -165,9 +191,10 @@ fn brackets_are_the_launches_where_there_are_several() {
 #[test]
 fn what_is_left_after_an_estimate_that_did_not_hold_has_no_size() {
     let rest = |arm: &str, left: f64| Row { metric: "rest".to_owned(), ..at("1111", "4KiB", arm, &[left]) };
-    let page = pages(&[vec![rest("quire", 2e6), rest("linux", -4e6)]]).newest;
+    let pages = pages(&[vec![rest("quire", 2e6), rest("linux", -4e6)]]);
+    let page = of_one(&pages);
     assert!(page.contains("| `4KiB` | rest | 2.00 ms | negative | 1 |"), "{page}");
-    assert!(page.contains("In no case."), "nothing is compared with it: {page}");
+    assert!(pages.first.contains("In no case."), "nothing is compared with it: {}", pages.first);
 }
 
 #[test]
@@ -178,7 +205,7 @@ fn the_machine_is_described_with_the_settings_of_its_kernel() {
     row.machine["init_on_alloc"] = json!(false);
     row.machine["thp"] =
         json!({ "enabled": "madvise", "defrag": "never", "sizes": { "64KiB": "always", "128KiB": "never" } });
-    let page = pages(&[vec![row]]).newest;
+    let page = pages(&[vec![row]]).first;
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let machine = "- A (runs 1): A CPU; 2 CPUs and 0 GiB; Linux 6.18.44-test, no init_on_alloc, preemption \
                    PREEMPT_DYNAMIC; weaknesses: spectre_v2 (Mitigation: Retpolines)";
@@ -192,7 +219,7 @@ fn counts_without_which_times_mean_little_are_shown() {
         let row = row(experiment, "unmap", "quire", "time", &[1e6]);
         vec![Row { counters: [(name.to_owned(), count)].into(), ..row }]
     };
-    let page = |rows| text(&kept(&[rows]), tempfile::tempdir().unwrap().path()).unwrap().newest;
+    let page = |rows| of_one(&text(&kept(&[rows]), tempfile::tempdir().unwrap().path()).unwrap()).to_owned();
     let aged = page(counted("aged", "frames_in_sequence", 65_039));
     assert!(aged.contains("| `unmap` | frames_in_sequence | 65039 | 1 |"), "{aged}");
     let cleared = page(counted("first-touch", "bytes_cleared", 2 << 20));
@@ -204,7 +231,8 @@ fn counts_without_which_times_mean_little_are_shown() {
 #[test]
 fn ratios_name_the_kernel() {
     let rows = [("quire", 1e6), ("linux", 2e6)].map(|(arm, time)| at("1111", "4KiB", arm, &[time]));
-    let page = pages(&[rows.to_vec()]).newest;
+    let pages = pages(&[rows.to_vec()]);
+    let page = of_one(&pages);
     assert!(page.contains("| linux 6.18 / quire |"), "{page}");
     assert_eq!(with_kernel("linux-thp", Some("6.18.44")), "linux-thp 6.18");
     assert_eq!(with_kernel("linux-6.1-memcg", Some("6.18.44")), "linux-6.1-memcg", "has its own");
@@ -213,7 +241,8 @@ fn ratios_name_the_kernel() {
 
 #[test]
 fn prose_is_as_wide_as_other_pages() {
-    let page = page(1e3);
+    let pages = pages_of(1e3);
+    let page = format!("{}\n{}", pages.first, of_one(&pages));
     let long = page.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 100);
     assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
 }
@@ -225,8 +254,8 @@ fn what_only_one_side_pays_stands_under_its_ratios() {
         if let Ok(crossings) = serde_json::from_str::<serde_json::Value>(machine) {
             row.machine["crossings"] = crossings;
         }
-        let page = text(&kept(&[vec![row]]), tempfile::tempdir().unwrap().path()).unwrap().newest;
-        page.split_whitespace().collect::<Vec<_>>().join(" ")
+        let pages = text(&kept(&[vec![row]]), tempfile::tempdir().unwrap().path()).unwrap();
+        of_one(&pages).split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let page = said("fault", r#"{ "call": 1.5, "trap": 480.0, "system_call": 95.0 }"#);
     let prices = "here a call that does nothing takes 1.50 ns, a trap 480 ns, a system call 95.0 ns.";
@@ -243,6 +272,7 @@ fn a_rate_has_the_deviation_of_its_samples() {
     let launch = |samples: &[f64]| vec![row("page-test", "step-4KiB", "quire", "rate", samples)];
     let all = kept(&[launch(&[90.0, 100.0, 110.0]), launch(&[95.0, 100.0, 105.0]), launch(&[100.0])]);
     assert_eq!(all[0].series[0].deviations, [(0, 0.1), (1, 0.05)]);
-    let page = text(&all, tempfile::tempdir().unwrap().path()).unwrap().newest;
-    assert_eq!(lines(&page, "| `step-4KiB` | rate | 100 ns ± 10.0 % |").len(), 1, "{page}");
+    let pages = text(&all, tempfile::tempdir().unwrap().path()).unwrap();
+    let page = of_one(&pages);
+    assert_eq!(lines(page, "| `step-4KiB` | rate | 100 ns ± 10.0 % |").len(), 1, "{page}");
 }

@@ -313,7 +313,7 @@ impl Bitmap {
     }
 
     /// Removes the aligned group of `order`, below a block's, at `start`. Under the block's lock.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn remove_group(&self, start: usize, order: Order) {
         self.change_group(start, order, |word, group| word & !group);
     }
@@ -352,6 +352,23 @@ impl Bitmap {
     /// outside the set. Stops at the first failure, since a larger group would contain it.
     #[inline]
     pub(crate) fn grown_group(&self, index: usize, known: u8) -> u8 {
+        let word = self.word(index / 64);
+        let mut answer = known;
+        // A group of up to 32 frames lies in one word, and most stop there.
+        while answer < 6 {
+            let count = 1u32 << answer;
+            let group = ((1u64 << count) - 1) << ((index as u32 % 64) & !(count - 1));
+            if word & group != 0 {
+                return answer;
+            }
+            answer += 1;
+        }
+        self.grown_over_words(index, answer)
+    }
+
+    /// As [`Self::grown_group`], from a word's size on.
+    #[inline(never)]
+    fn grown_over_words(&self, index: usize, known: u8) -> u8 {
         let mut answer = known;
         while answer <= BLOCK_ORDER {
             let count = 1usize << answer;

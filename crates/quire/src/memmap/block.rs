@@ -98,6 +98,9 @@ const _: () = assert!(size_of::<Block>() == 256);
 const _: () = assert!(size_of::<Bitmap>() >= size_of::<Descriptor>());
 
 impl Block {
+    /// Bytes of a record, from its start, that a free of one of the block's frames to the store changes.
+    pub(crate) const FREED_BYTES: usize = core::mem::offset_of!(Self, held);
+
     /// Takes the block's lock.
     #[inline]
     pub(crate) fn lock<P: FramePlatform>(&self, platform: &P) {

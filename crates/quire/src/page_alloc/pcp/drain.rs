@@ -236,17 +236,17 @@ impl<P: FramePlatform> Lists<'_, P> {
         sorter: &[SortEntry],
         mut take: impl FnMut() -> Option<Frame>,
     ) -> u64 {
-        let (mut sorting, mut taken) = (Sorting::new(sorter), 0);
+        let (mut sorting, mut taken, order) = (Sorting::new(sorter), 0, order_of(number));
         while taken < most.folios
             && sorting.visited() < most.blocks
             && let Some(frame) = take()
         {
-            self.store.sort_in(&mut sorting, frame, order_of(number));
+            self.store.sort_in(&mut sorting, frame, order);
             taken += 1;
         }
         self.store.sort_out(&mut sorting);
         list.note_flow(taken as i64);
-        let given = (taken as u64) << order_of(number).get();
+        let given = (taken as u64) << order.get();
         self.frames().count(Stat::PcpDrain, given);
         given
     }

@@ -14,7 +14,7 @@ use crate::page_alloc::request::gfp::{Contents, Gfp, Urgency};
 use crate::page_alloc::request::placement::{ZoneOrder, node_of};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
-use crate::platform::{Event, FramePlatform};
+use crate::platform::{Context, Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -75,25 +75,20 @@ impl<P: FramePlatform> Requests<'_, P> {
             return Ok(frame);
         }
         let zones = self.zones_for(cpu, gfp)?;
-        let access = self.lists.begin(cpu);
-        if access.wait {
-            self.lists.clear_up(access.lists);
-        }
-        let found = if self.is_exhausted(access.lists, zones, gfp, order) {
-            None
-        } else {
-            let found = self.alloc_from(&access, zones, gfp, order);
-            if access.wait {
-                found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
-            } else {
-                found
-            }
-        };
-        self.lists.end(&access);
+        let lists = self.lists.lists_of(cpu);
+        // Before the lease, since a refusal needs no list.
+        let exhausted = lists.deferred.is_empty() && self.is_exhausted(lists, zones, gfp, order);
+        let found = if exhausted { None } else { self.alloc_from_own(cpu, zones, gfp, order) };
         // To drain other CPUs' lists is to wait for their interrupts.
-        let thorough = access.wait && is_thorough(gfp, order) && gfp.urgency != Urgency::Atomic;
-        let found =
-            if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
+        let thorough = || {
+            let wait = self.platform().context() == Context::Task;
+            wait && is_thorough(gfp, order) && gfp.urgency != Urgency::Atomic
+        };
+        let found = if found.is_none() && thorough() {
+            self.alloc_from_others(cpu, zones, gfp, order)
+        } else {
+            found
+        };
         if found.is_none() {
             self.frames().cells(cpu).add(Stat::AllocFailed, 1);
             self.platform().event(Event::OutOfMemory { order });
@@ -101,18 +96,37 @@ impl<P: FramePlatform> Requests<'_, P> {
         found.ok_or(AllocError::OutOfMemory)
     }
 
+    /// Tries this CPU's lists and the store; without success it gives some of its lists' folios back, and tries again.
+    fn alloc_from_own(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+        let access = self.lists.begin(cpu);
+        if access.wait {
+            self.lists.clear_up(access.lists);
+        }
+        let found = self.alloc_from(&access, zones, gfp, order);
+        let found = if access.wait {
+            found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
+        } else {
+            found
+        };
+        self.lists.end(&access);
+        found
+    }
+
     /// Whether only another CPU's lists can serve the request: this CPU's are empty, its zones have too few frames, and no
     /// zone has a block of them, so that no spare block is entirely free and could give up its tables.
     #[inline]
     fn is_exhausted(&self, lists: &CpuLists, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> bool {
+        if !lists.known_empty() {
+            return false;
+        }
         let all = &self.store().zones;
+        let most = all.iter().map(Zone::free_frames).max().unwrap_or(0);
         let is_short = |&number: &u8| {
             let zone = &all[usize::from(number)];
             zone.allowance(gfp.urgency, gfp.zone) < order.frames()
         };
-        lists.known_empty()
-            && zones.iter().all(is_short)
-            && all.iter().all(|zone| zone.free_frames() < BLOCK_FRAMES as u64)
+        // Where no zone has so many frames, the marks of those that may serve need no look.
+        most < order.frames() || most < BLOCK_FRAMES as u64 && zones.iter().all(is_short)
     }
 
     /// Drains this CPU's lists some frames at a time and tries again: once, unless they rest, or if thorough until they

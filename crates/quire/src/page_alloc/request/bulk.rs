@@ -9,7 +9,7 @@ use crate::page_alloc::frames::owned::{Folio, Folios};
 use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::Requests;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
-use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting, add_folio};
+use crate::page_alloc::store::sorting::{BlockWords, FolioBits, SortEntry, Sorting};
 use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -157,22 +157,26 @@ impl<P: FramePlatform> Requests<'_, P> {
         frames: &[Frame],
     ) -> Result<(), (usize, FreeError)> {
         let mut sorting = Sorting::new(sorter);
+        let bits = FolioBits::of(order);
         // The block of the frame before, unless that needed a check.
         let mut last: Option<(BlockNumber, &Columns, &BlockWords)> = None;
         for (at, &frame) in frames.iter().enumerate() {
             let (number, index) = (frame.block(), frame.index_in_block());
-            if last.is_none_or(|(block, ..)| block != number) {
-                let columns = self.frames().memmap.get(number).and_then(Block::columns);
-                let words = |columns| (number, columns, self.store().sorted_words(&mut sorting, number));
-                last = columns.map(words);
-            }
-            let cell = last.map(|(_, columns, words)| (columns.state_cell(index), words));
-            if let Some((cell, words)) = cell
+            let found = match last {
+                Some(found) if found.0 == number => Some(found),
+                _ => {
+                    let columns = self.frames().memmap.get(number).and_then(Block::columns);
+                    columns.map(|columns| (number, columns, self.store().sorted_words(&mut sorting, number)))
+                }
+            };
+            if let Some((_, columns, words)) = found
+                && let cell = columns.state_cell(index)
                 && FrameState::of(cell) == FrameState::in_use(order)
             {
                 FrameState::FREE.put(cell);
                 self.frames().note_freed(FrameRange::folio(frame, order));
-                add_folio(words, index, order);
+                bits.add_to(words, index);
+                last = found;
                 continue;
             }
             last = None;

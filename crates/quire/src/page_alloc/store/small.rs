@@ -12,6 +12,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::arch::expect_changes;
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, FrameMask};
@@ -90,6 +91,9 @@ impl<P: FramePlatform> Store<'_, P> {
             block.unlock(self.frames.platform);
             return None;
         }
+        if search.listed {
+            self.expect_next(block);
+        }
         let mut got = 0;
         let lock = || shard.0.lock(self.frames.platform);
         if zone.isolated.contains(number) {
@@ -106,6 +110,16 @@ impl<P: FramePlatform> Store<'_, P> {
         self.frames.count(Stat::BlockLock, 1);
         zone.add_free(-((got as i64) << search.order.get()));
         Some(got)
+    }
+
+    /// Prefetches the record of the block behind this one on its shard's list, from which a list that is refilled takes
+    /// next where memory is full of holes.
+    #[inline]
+    fn expect_next(&self, block: &Block) {
+        let next = block.next.load(Ordering::Relaxed).checked_sub(1).map(BlockNumber);
+        if let Some(record) = next.and_then(|next| self.frames.memmap.get_main(next)) {
+            expect_changes(core::ptr::from_ref(record).cast(), Block::FREED_BYTES);
+        }
     }
 
     /// Lets searches find all that a block has, after its free groups changed. Under the block's lock.
@@ -133,13 +147,13 @@ impl<P: FramePlatform> Store<'_, P> {
         self.count_put_now(self.store_one(number, block, index, order));
     }
 
-    /// As [`Self::store_put`]. The caller counts: so many frames of this zone, and one lock.
+    /// As [`Self::store_put`]. The caller counts: so many frames of the zone with this number, and one lock.
     pub(in crate::page_alloc) fn store_frames(
         &self,
         number: BlockNumber,
         block: &Block,
         frames: FrameMask,
-    ) -> (&Zone, u16) {
+    ) -> (usize, u16) {
         block.used.store(block.used.load().without(frames));
         block.heads.store(block.heads.load().without(frames));
         let order = FrameMask::ALL.without(block.used.load()).largest_group();
@@ -147,22 +161,22 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// As [`Self::store_frames`] for one folio.
-    #[inline]
+    #[inline(always)]
     pub(in crate::page_alloc) fn store_one(
         &self,
         number: BlockNumber,
         block: &Block,
         index: usize,
         order: Order,
-    ) -> (&Zone, u16) {
+    ) -> (usize, u16) {
         let grown = mark_bits_free(block, index, order);
         self.finish_put(number, block, order.frames() as u16, grown)
     }
 
     #[inline]
-    fn count_put_now(&self, (zone, count): (&Zone, u16)) {
+    fn count_put_now(&self, (zone, count): (usize, u16)) {
         self.frames.count(Stat::BlockLock, 1);
-        zone.add_free(count.into());
+        self.zones[zone].add_free(count.into());
     }
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
@@ -183,12 +197,26 @@ impl<P: FramePlatform> Store<'_, P> {
     /// Relists the block of frames that were just marked free, and gives its lock back. The block's largest
     /// free order is now `order`, less one. The caller counts them.
     #[inline]
-    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) -> (&Zone, u16) {
-        let zone = &self.zones[block.zone()];
+    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) -> (usize, u16) {
+        let zone = block.zone();
+        let all_free = count_free(block, count, order);
+        // Most frees of scattered frames change nothing that a search looks at: these need no shard.
+        if all_free || ShardIndex::hides(block) {
+            self.finish_found(zone, number, block, all_free);
+        } else {
+            block.unlock(self.frames.platform);
+        }
+        (zone, count)
+    }
+
+    /// As [`Self::finish_put`] where all of the block is free now, or a search would not find all of it.
+    #[inline(never)]
+    fn finish_found(&self, zone: usize, number: BlockNumber, block: &Block, all_free: bool) {
+        let zone = &self.zones[zone];
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         // A spare that has nothing to give up stays one: a task may free and allocate in it in turn.
         let settled = || shard.spare() == Some(number) && is_complete(block) && block.lanes_at().is_none();
-        let emptied = if count_free(block, count, order) && !settled() {
+        let emptied = if all_free && !settled() {
             self.settle_emptied(zone, number, block)
         } else {
             self.relist(zone, number, block);
@@ -198,7 +226,6 @@ impl<P: FramePlatform> Store<'_, P> {
         if let Some(emptied) = emptied {
             self.put_emptied(zone, number, emptied);
         }
-        (zone, count)
     }
 
     /// Frees one folio below a block's size, taken off a list, into the store.
@@ -286,10 +313,14 @@ pub(in crate::page_alloc) fn count_taken(block: &Block, folios: usize, order: Or
 }
 
 /// Marks the frames of a folio free; returns one more than the largest free order. Under the block's lock.
-#[inline]
+#[inline(always)]
 fn mark_bits_free(block: &Block, index: usize, order: Order) -> u8 {
-    block.used.remove_group(index, order);
-    block.heads.remove_group(index, Order::FRAME);
+    if order == Order::FRAME {
+        block.used.remove(index);
+    } else {
+        block.used.remove_group(index, order);
+    }
+    block.heads.remove(index);
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
     // There is no list for larger groups, and no need.
     if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }

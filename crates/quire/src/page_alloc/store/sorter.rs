@@ -7,62 +7,71 @@ use crate::arch::expect_changes;
 use crate::limits::PCP_BATCH;
 use crate::memmap::{Block, FrameMask};
 use crate::page_alloc::store::Store;
-use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting, add_folio};
+use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 impl<P: FramePlatform> Store<'_, P> {
     /// Adds a folio without an owner, which the store still counts as used.
-    #[inline]
+    #[inline(always)]
     pub(in crate::page_alloc) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
-        if order >= Order::BLOCK {
+        if order >= Order::BLOCK || sorting.entries.is_empty() {
             sorting.visited += 1;
-            return self.put_whole(frame.block(), order);
+            return self.put_unsorted(frame, order);
         }
-        if sorting.entries.is_empty() {
-            sorting.visited += 1;
-            return self.put_one(frame, order);
+        let (at, number) = (sorting.entry_of(frame.block().0), frame.block());
+        let entry = &sorting.entries[at];
+        if entry.is_of(number) {
+            return entry.add(frame.index_in_block(), order);
         }
-        let (entry, first) = self.entry_of(sorting, frame.block());
-        if first {
-            entry.set_only(frame.index_in_block(), order);
-        } else {
-            add_folio(entry.words(), frame.index_in_block(), order);
-        }
+        self.start_entry(sorting, entry, at, number);
+        entry.set_only(frame.index_in_block(), order);
+    }
+
+    #[inline(never)]
+    fn put_unsorted(&self, frame: Frame, order: Order) {
+        if order >= Order::BLOCK { self.put_whole(frame.block(), order) } else { self.put_one(frame, order) }
     }
 
     /// The bits of a block's frames that are being sorted.
-    #[inline]
+    #[inline(always)]
     pub(in crate::page_alloc) fn sorted_words<'e>(
         &self,
         sorting: &mut Sorting<'e>,
         number: BlockNumber,
     ) -> &'e BlockWords {
-        self.entry_of(sorting, number).0.words()
-    }
-
-    /// A block's entry, and whether it has nothing yet.
-    #[inline]
-    fn entry_of<'e>(&self, sorting: &mut Sorting<'e>, number: BlockNumber) -> (&'e SortEntry, bool) {
         let (at, entries) = (sorting.entry_of(number.0), sorting.entries);
-        let first = sorting.pending >> at & 1 == 0 || entries[at].block.load(Ordering::Relaxed) != number.0;
-        if first {
-            self.start_block(sorting, at, number.0);
+        let entry = &entries[at];
+        if !entry.is_of(number) {
+            self.start_words(sorting, entry, at, number);
         }
-        (&entries[at], first)
+        entry.words()
     }
 
-    #[cold]
-    fn start_block(&self, sorting: &mut Sorting<'_>, at: usize, block: u32) {
-        self.put_entry(sorting, at);
-        // In fragmented memory each folio is of another block, whose record is in no near cache.
-        expect_changes(
-            core::ptr::from_ref(self.frames.memmap.block(BlockNumber(block))).cast(),
-            size_of::<Block>(),
-        );
+    #[inline(never)]
+    fn start_words(&self, sorting: &mut Sorting<'_>, entry: &SortEntry, at: usize, number: BlockNumber) {
+        self.start_entry(sorting, entry, at, number);
+    }
+
+    /// Starts the entry with this index for another block.
+    #[inline(always)]
+    fn start_entry(&self, sorting: &mut Sorting<'_>, entry: &SortEntry, at: usize, number: BlockNumber) {
+        if !entry.is_free() {
+            self.make_way(sorting, at);
+        }
+        // In fragmented memory each folio is of another block, whose record is in no near cache. Of the last line, which
+        // says what is held, a free to the store needs nothing.
+        expect_changes(core::ptr::from_ref(self.frames.memmap.block(number)).cast(), Block::FREED_BYTES);
         sorting.visited += 1;
-        sorting.entries[at].block.store(block, Ordering::Relaxed);
+        entry.start(number);
         sorting.pending |= 1 << at;
+    }
+
+    /// Puts the frames of another block with the same entry into the store.
+    #[cold]
+    #[inline(never)]
+    fn make_way(&self, sorting: &mut Sorting<'_>, at: usize) {
+        self.put_entry(sorting, at);
     }
 
     /// Puts everything that was added into the store.
@@ -83,13 +92,12 @@ impl<P: FramePlatform> Store<'_, P> {
         }
     }
 
+    /// Puts a pending entry's frames into the store.
+    #[inline(always)]
     fn put_entry(&self, sorting: &mut Sorting<'_>, at: usize) {
-        if sorting.pending >> at & 1 == 0 {
-            return;
-        }
         sorting.pending &= !(1 << at);
         let entry = &sorting.entries[at];
-        let number = BlockNumber(entry.block.load(Ordering::Relaxed));
+        let number = entry.end();
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
         let (zone, count) = match entry.only() {
@@ -97,11 +105,11 @@ impl<P: FramePlatform> Store<'_, P> {
                 entry.drop_only();
                 self.store_one(number, block, index, order)
             }
-            None => self.store_frames(number, block, take(&entry.frames)),
+            None => self.store_sorted(number, block, entry),
         };
-        if sorting.stored.zone != usize::from(zone.number) {
+        if sorting.stored.zone != zone {
             self.count_put(sorting);
-            sorting.stored.zone = zone.number.into();
+            sorting.stored.zone = zone;
         }
         sorting.stored.frames += i64::from(count);
         sorting.stored.locks += 1;
@@ -109,6 +117,11 @@ impl<P: FramePlatform> Store<'_, P> {
         if sorting.stored.frames >= PCP_BATCH as i64 {
             self.count_put(sorting);
         }
+    }
+
+    #[inline(never)]
+    fn store_sorted(&self, number: BlockNumber, block: &Block, entry: &SortEntry) -> (usize, u16) {
+        self.store_frames(number, block, take(&entry.frames))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::addr::{Frame, Order};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::{BLOCK_FRAMES, SORTER_BLOCKS};
 
 /// A bit for each frame of a block.
@@ -10,7 +10,8 @@ pub(in crate::page_alloc) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
 
 /// One block, and its frames that are being sorted.
 pub(in crate::page_alloc) struct SortEntry {
-    pub(in crate::page_alloc) block: AtomicU32,
+    /// The block's number plus one; 0 while the entry has no frames.
+    key: AtomicU32,
     /// The only folio, which is in no word: one more than its index, and from bit 16 on its order. 0: see the
     /// words. In fragmented memory most blocks have one, and words that stay zero need not be looked at.
     only: AtomicU32,
@@ -18,6 +19,32 @@ pub(in crate::page_alloc) struct SortEntry {
 }
 
 impl SortEntry {
+    /// Whether it has frames of this block.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn is_of(&self, number: BlockNumber) -> bool {
+        self.key.load(Ordering::Relaxed) == number.0 + 1
+    }
+
+    /// Whether it has no frames.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn is_free(&self) -> bool {
+        self.key.load(Ordering::Relaxed) == 0
+    }
+
+    /// From now on it has frames of this block.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn start(&self, number: BlockNumber) {
+        self.key.store(number.0 + 1, Ordering::Relaxed);
+    }
+
+    /// Frees the entry, which has frames; returns their block.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn end(&self) -> BlockNumber {
+        let number = BlockNumber(self.key.load(Ordering::Relaxed) - 1);
+        self.key.store(0, Ordering::Relaxed);
+        number
+    }
+
     /// Adds the first folio.
     #[inline]
     pub(in crate::page_alloc) fn set_only(&self, index: usize, order: Order) {
@@ -38,14 +65,28 @@ impl SortEntry {
         self.only.store(0, Ordering::Relaxed);
     }
 
-    /// Puts the only folio, if there is one, into the words.
-    #[inline]
+    /// Adds a folio that is not the first.
+    #[inline(never)]
+    pub(in crate::page_alloc) fn add(&self, index: usize, order: Order) {
+        FolioBits::of(order).add_to(self.words(), index);
+    }
+
+    /// The words, with the only folio if there is one.
+    #[inline(always)]
     pub(in crate::page_alloc) fn words(&self) -> &BlockWords {
-        if let Some((index, order)) = self.only() {
-            self.drop_only();
-            add_folio(&self.frames, index, order);
+        if self.only.load(Ordering::Relaxed) != 0 {
+            self.spread_only();
         }
         &self.frames
+    }
+
+    /// Puts the only folio into the words.
+    #[inline(never)]
+    fn spread_only(&self) {
+        if let Some((index, order)) = self.only() {
+            self.drop_only();
+            FolioBits::of(order).add_to(&self.frames, index);
+        }
     }
 }
 
@@ -91,22 +132,36 @@ impl<'a> Sorting<'a> {
     pub(in crate::page_alloc) fn holds(&self, frame: Frame) -> bool {
         let at = self.entry_of(frame.block().0);
         let (entry, index) = (&self.entries[at], frame.index_in_block());
-        self.pending >> at & 1 == 1
-            && entry.block.load(Ordering::Relaxed) == frame.block().0
+        entry.is_of(frame.block())
             && entry.words()[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 }
 
-/// Adds the frames of a folio below a block's size.
-#[inline(always)]
-pub(in crate::page_alloc) fn add_folio(words: &BlockWords, index: usize, order: Order) {
-    if order.get() < 6 {
+/// The bits of a folio below a block's size at the start of a word, or how many words it fills.
+#[derive(Clone, Copy)]
+pub(in crate::page_alloc) struct FolioBits {
+    /// 0 for a folio of whole words.
+    bits: u64,
+    words: usize,
+}
+
+impl FolioBits {
+    #[inline(always)]
+    pub(in crate::page_alloc) fn of(order: Order) -> Self {
         // A folio of up to 32 frames lies in one word.
-        let word = &words[index / 64];
-        let bits = ((1u64 << order.frames()) - 1) << (index % 64);
-        word.store(word.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
-    } else {
-        let words = &words[index / 64..][..order.frames() as usize / 64];
-        words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        let bits = if order.get() < 6 { (1 << order.frames()) - 1 } else { 0 };
+        Self { bits, words: order.frames() as usize / 64 }
+    }
+
+    /// Adds the folio that starts at `index`.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn add_to(self, words: &BlockWords, index: usize) {
+        if self.bits != 0 {
+            let word = &words[index / 64];
+            word.store(word.load(Ordering::Relaxed) | self.bits << (index % 64), Ordering::Relaxed);
+        } else {
+            let words = &words[index / 64..][..self.words];
+            words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        }
     }
 }

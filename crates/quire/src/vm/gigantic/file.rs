@@ -38,10 +38,9 @@ use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::gigantic::state::{Folio, NO_OWNER, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
@@ -112,19 +111,15 @@ impl<P: Platform> FileClears<'_, '_, P> {
         }
         let Some(slot) = self.make_ready(file, index, page) else { return false };
         let shown = index * FRAMES..(index + 1) * FRAMES;
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), file, after, &shown) {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self.0, &body, &space, file);
+        ReverseMap::of(self.0).each_mapper_alone(file, &shown, |found| {
             found.each_part(&shown, |vma, range| {
                 let mut any = false;
                 found.tables().runs(range, |_| any = true);
                 if any {
-                    self.make_one_leaf(&body, vma, range, page);
+                    self.make_one_leaf(found.body, vma, range, page);
                 }
             });
-        }
+        });
         // Another CPU may have ended it, too.
         self.gigantic_clears().end_entry(
             self.platform(),

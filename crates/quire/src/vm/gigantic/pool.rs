@@ -33,10 +33,9 @@ use crate::vm::gigantic::file::{FileClears, FileFaults};
 use crate::vm::gigantic::state::{Folio, Folios, NO_OWNER, Piece, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::found::FoundBody;
 use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
@@ -229,15 +228,12 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     /// Cancels these pages of a file, the private ones in each address space that maps them too. No fault can
     /// bring new ones. The caller holds no lock.
     pub(in crate::vm) fn cancel_of_file(self, file: &FileNode, pages: &Range<u64>) {
-        let mut after = 0;
-        while self.gigantic_clears().any()
-            && let Some(body) = FoundBody::next(self.platform(), file, after, pages)
-        {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self.0, &body, &space, file);
-            found.each_part(pages, |_, range| self.cancel_in(&body, range));
+        if !self.gigantic_clears().any() {
+            return;
         }
+        ReverseMap::of(self.0).each_mapper_alone(file, pages, |found| {
+            found.each_part(pages, |_, range| self.cancel(found.body, range));
+        });
         self.gigantic_clears().cancel_of_file(self.pages(), file, pages);
     }
 

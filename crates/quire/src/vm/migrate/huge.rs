@@ -50,7 +50,7 @@ use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::migrate::relocate::STRETCH;
-use crate::vm::rmap::reverse::{FoundSpace, place_in};
+use crate::vm::rmap::reverse::{FoundSpace, ReverseMap, place_in};
 use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
@@ -230,7 +230,9 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
                 self.copy_page(old, new.frame, size);
                 pages.frames().copy_huge_note(old, new.frame);
                 self.files().exchange_huge_page(self.platform(), file, index, new.frame);
-                self.each_mapper(file, &shown, |found| self.relocate_in(found, &shown, (old, new.frame)));
+                ReverseMap::of(self.0).each_mapper_alone(file, &shown, |found| {
+                    self.relocate_in(found, &shown, (old, new.frame));
+                });
                 MemoryLoss::of(self.0).unmap_lost_parts(new.frame, size);
                 self.unpin_counts(pinned);
                 pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
@@ -250,20 +252,10 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         moved
     }
 
-    /// Visits every address space that maps one of these pages of a closed file, under its lock for writing.
-    fn each_mapper(self, file: &FileNode, shown: &Range<u64>, mut visit: impl FnMut(&FoundSpace<'_, 'p, P>)) {
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), file, after, shown) {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            visit(&FoundSpace::new(self.0, &body, &space, file));
-        }
-    }
-
     /// Takes the right to store from all leaves of these pages of a closed file. Private mappings show them
     /// without it.
     fn forbid_stores(self, file: &FileNode, shown: &Range<u64>) {
-        self.each_mapper(file, shown, |found| {
+        ReverseMap::of(self.0).each_mapper_alone(file, shown, |found| {
             let mut owed = FlushBatch::new();
             found.each_part(shown, |vma, range| {
                 if !vma.attributes.is_private() {

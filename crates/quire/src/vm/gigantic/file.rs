@@ -22,8 +22,6 @@
 //!
 //! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
 
-use core::sync::atomic::Ordering;
-
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::Level;
 use crate::error::{FaultError, MapError};
@@ -56,18 +54,11 @@ impl<P: Platform> FileClears<'_, '_, P> {
     /// Begins with a page that the caller took for this place of a file, which it has claimed and which has
     /// no page; returns whether it did.
     pub(in crate::vm) fn begin(self, file: &FileNode, index: u64, frame: Frame) -> bool {
-        let mut folios = self.gigantic_clears().lock(self.platform());
-        // A frame that went bad before was only marked; a failure from here on completes the page.
-        let good = !self.pages().frames().has_bad(frame);
-        let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
-        let source = Source::File { number: file.number(), index };
-        let (owner, family, base, touched) = (NO_OWNER, 0, VirtAddr(0), 0);
-        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched, source });
-        self.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
-        // The file's drop looks for leaves of pieces, too.
+        // Before any leaf: the file's drop looks for leaves of pieces, too.
         file.allow_parts();
-        true
+        let source = Source::File { number: file.number(), index };
+        let page = Folio::new((NO_OWNER, 0), VirtAddr(0), frame, source);
+        self.gigantic_clears().begin(self.pages(), page)
     }
 
     /// Whether a page of a file is in pieces.

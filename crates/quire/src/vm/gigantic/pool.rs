@@ -13,7 +13,6 @@
 //!   reservation, and with the marks of the pieces that were cleared and never mapped.
 
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -307,17 +306,9 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
     /// Begins with a page that the caller took for an unmapped place, which it has claimed, from its pool;
     /// returns whether it did: the entry owns the page then. The lock is held for reading.
     pub(in crate::vm) fn begin(self, base: VirtAddr, frame: Frame, reserved: bool) -> bool {
-        let clears = self.memory.gigantic_clears();
-        let mut folios = clears.lock(self.memory.platform());
-        // A frame that went bad before was only marked; a failure from here on completes the page.
-        let good = !self.memory.pages().frames().has_bad(frame);
-        let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let (owner, family, source) = (self.mapper.number(), self.family, Source::Pool { reserved });
-        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
-        *slot =
-            Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched: 0, source });
-        clears.count.fetch_add(1, Ordering::Relaxed);
-        true
+        let owner = (self.mapper.number(), self.family);
+        let page = Folio::new(owner, base, frame, Source::Pool { reserved });
+        self.memory.gigantic_clears().begin(self.memory.pages(), page)
     }
 
     /// The next step towards an access, if a page is cleared piece by piece there. The lock is held for

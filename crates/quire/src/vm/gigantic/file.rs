@@ -55,7 +55,7 @@ impl<P: Platform> FileClears<'_, '_, P> {
     /// no page; returns whether it did.
     pub(in crate::vm) fn begin(self, file: &FileNode, index: u64, frame: Frame) -> bool {
         // Before any leaf: the file's drop looks for leaves of pieces, too.
-        file.allow_parts();
+        file.allow_pieces();
         let source = Source::File { number: file.number(), index };
         let page = Folio::new((NO_OWNER, 0), VirtAddr(0), frame, source);
         self.gigantic_clears().begin(self.pages(), page)

@@ -235,7 +235,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
                 });
                 MemoryLoss::of(self.0).unmap_lost_parts(new.frame, size);
                 self.unpin_counts(pinned);
-                pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
+                pages.frames().wait_until_uncounted(old, size.order(), file.may_have_small_leaves());
             })
         };
         drop((closed, right));

@@ -24,14 +24,19 @@ const PAGE: u64 = 4096;
 /// Where a second mapping, or a private one, begins.
 const OTHER: u64 = BASE + 8 * GIB;
 
-/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, and whether it
-/// is marked for a handler.
-fn parts(machine: &Hosted, mm: &Space<'_>, addr: u64, head: Frame) -> Vec<(u64, u64, bool)> {
+/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, its marks, what
+/// hardware recorded (accessed, dirty), and how many leaves map its frame.
+type Part = (u64, u64, u64, (bool, bool), u64);
+
+fn parts(manager: &Manager<'_>, machine: &Hosted, mm: &Space<'_>, addr: u64, head: Frame) -> Vec<Part> {
     let mut parts = Vec::new();
     mm.pagemap(VirtRange::from_len(VirtAddr(addr), HUGE), |at, word| {
         if let Some(frame) = word.frame() {
-            let leaf = machine.probe(mm.root(), at).unwrap().frames;
-            parts.push((frame.0.wrapping_sub(head.0), leaf, word.has(PageWord::UFFD_WP)));
+            let leaf = machine.probe(mm.root(), at).unwrap();
+            let marks = word.0 & !(PageWord::SOFT_DIRTY - 1);
+            let recorded = (leaf.accessed, leaf.dirty);
+            let leaves = manager.pages().counts().mapcount(frame);
+            parts.push((frame.0.wrapping_sub(head.0), leaf.frames, marks, recorded, leaves));
         }
     });
     parts
@@ -66,7 +71,7 @@ fn parts_move_with_their_page_in_every_address_space() {
             store(machine, &second, OTHER, 3).unwrap();
         });
         let old = head_of(&first, BASE, Size2M);
-        let seen = |mm, head| parts(machine, mm, BASE, head);
+        let seen = |mm, head| parts(manager, machine, mm, BASE, head);
         let before = [&first, &second].map(|mm| seen(mm, old));
         let (pool, rss) = (info(manager, Size2M), [&first, &second].map(|mm| mm.rss().huge));
         assert_eq!((before[0].len(), manager.migrate(old.add(77))), (508, Ok(512)));
@@ -108,7 +113,7 @@ fn a_range_with_a_gigabyte_in_parts_is_emptied() {
             drop_part(mm, BASE + 7 * HUGE, 2 * HUGE);
             let old = head_of(mm, BASE, Size1G);
             let seen = |head: Frame| {
-                [0, 5, 7, 9, 511].map(|at| parts(machine, mm, BASE + at * HUGE, head.add(at * 512)))
+                [0, 5, 7, 9, 511].map(|at| parts(manager, machine, mm, BASE + at * HUGE, head.add(at * 512)))
             };
             let before = seen(old);
             assert_eq!(before.each_ref().map(Vec::len), [512, 511, 0, 512, 512]);
@@ -180,11 +185,11 @@ fn a_handler_is_told_of_no_move() {
                     drop_part(mm, BASE + 32 * PAGE, PAGE);
                 }
                 let old = head_of(mm, BASE, Size2M);
-                let before = parts(machine, mm, BASE, old);
+                let before = parts(manager, machine, mm, BASE, old);
                 assert_eq!(manager.migrate(old), Ok(512));
                 let new = head_of(mm, BASE, Size2M);
                 assert_ne!(new, old);
-                assert_eq!(parts(machine, mm, BASE, new), before);
+                assert_eq!(parts(manager, machine, mm, BASE, new), before);
                 let loaded = |at: u64| load(machine, mm, BASE + at * PAGE) == Ok(40 + at);
                 assert!((0..512).filter(|at| !splits || *at != 32).all(loaded));
                 if splits {
@@ -219,9 +224,11 @@ fn a_move_that_fails_at_any_allocation_changes_nothing() {
             let old = head_of(&spaces[0], BASE, Size1G);
             let seen = |head: Frame| {
                 let blocks = (0..12).map(|at| at * 8);
-                let of = |mm| parts(machine, mm, BASE, head).len();
+                let of = |mm| parts(manager, machine, mm, BASE, head).len();
                 let all = blocks.map(|at| {
-                    spaces.each_ref().map(|mm| parts(machine, mm, BASE + at * HUGE, head.add(at * 512)))
+                    spaces
+                        .each_ref()
+                        .map(|mm| parts(manager, machine, mm, BASE + at * HUGE, head.add(at * 512)))
                 });
                 (spaces.each_ref().map(of), all.collect::<Vec<_>>())
             };
@@ -244,6 +251,113 @@ fn a_move_that_fails_at_any_allocation_changes_nothing() {
             }
         }
         spaces.into_iter().for_each(|mm| mm.exit());
+        drop(file);
+    });
+}
+
+/// A page that was cleared piece by piece, or for which `MADV_SPLIT` was refused, needs no more memory for a
+/// move than one that was always whole. One that may have parts does.
+#[test]
+fn only_pages_that_programs_may_split_pin_memory_for_a_move() {
+    type Before = fn(&Hosted, &Space<'_>);
+    let whole: Before = |_, mm| mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
+    let in_pieces: Before = |machine, mm| {
+        store(machine, mm, BASE, 1).unwrap();
+        assert_eq!(machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frames, 512);
+        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
+    };
+    let refused: Before = |_, mm| {
+        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
+        let all = OTHER + GIB - BASE;
+        assert!(mm.madvise(VirtAddr(BASE), all, Advice::Split).is_err(), "not all is shared");
+    };
+    let split: Before = |_, mm| {
+        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
+        mm.madvise(VirtAddr(BASE), GIB, Advice::Split).unwrap();
+    };
+    let asked = [whole, in_pieces, refused, split].map(|before| {
+        let asked = AtomicU64::new(0);
+        with_pool(Size1G, 4 * GIB, 1, |machine, manager| {
+            let file = manager.huge_file(Size1G, GIB).unwrap();
+            run(manager, |mm| {
+                mm.mmap(&of_file(&file, Shared, BASE, (0, 512))).unwrap();
+                let private = of_file(&file, Private, OTHER, (0, 512));
+                mm.mmap(&MapRequest { noreserve: true, ..private }).unwrap();
+                before(machine, mm);
+                let old = head_of(mm, BASE, Size1G);
+                machine.set_failures(FailurePlan::Count);
+                manager.migrate(old).unwrap();
+                asked.store(machine.allocations_asked(), Ordering::Relaxed);
+                machine.set_failures(FailurePlan::Off);
+                let node = quire::page_alloc::NodeSet::ALL;
+                let _ = manager.huge_pools().resize(manager.pages(), Size1G, node, 1);
+            });
+            drop(file);
+        });
+        asked.into_inner()
+    });
+    assert_eq!([asked[1], asked[2]], [asked[0]; 2], "{asked:?}");
+    assert!(asked[3] > asked[0], "{asked:?}");
+}
+
+/// The second visit flushes once for 32 leaves of any size, the first once.
+#[test]
+fn leaves_of_any_size_move_with_one_flush_for_many() {
+    with_config(HostedConfig::new(4 * GIB), Size1G, 1, |machine, manager| {
+        let file = manager.huge_file(Size1G, GIB).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 512))).unwrap();
+            mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
+            mm.madvise(VirtAddr(BASE), GIB, Advice::Split).unwrap();
+            // 511 leaves of 2 MiB and 256 of 4 KiB, each of which has no neighbour.
+            (0..256).for_each(|at| drop_part(mm, BASE + 2 * at * PAGE, PAGE));
+            let old = head_of(mm, BASE + PAGE, Size1G);
+            let flushes = || machine.counters().flushes_local + machine.counters().flushes_remote;
+            let before = flushes();
+            assert_eq!(manager.migrate(old), Ok(512 * 512));
+            assert_eq!(flushes() - before, 1 + 256 / 32 + 16);
+            let leaf = |at| machine.probe(mm.root(), VirtAddr(BASE + at)).map(|leaf| leaf.frames);
+            assert_eq!([leaf(0), leaf(PAGE), leaf(511 * HUGE)], [None, Some(1), Some(512)]);
+        });
+        drop(file);
+    });
+}
+
+/// A frame that more leaves map than a byte counts: it moves with all of them, or nothing has changed.
+#[test]
+fn a_frame_with_many_leaves_moves_with_them_or_not_at_all() {
+    const LEAVES: u64 = 300;
+    with_pool(Size2M, 64 * MIB, 1, |machine, manager| {
+        let file = manager.huge_file(Size2M, HUGE).unwrap();
+        run(manager, |mm| {
+            let places = (0..LEAVES).map(|at| BASE + at * HUGE);
+            for at in places.clone() {
+                mm.mmap(&of_file(&file, Shared, at, (0, 1))).unwrap();
+                mm.madvise(VirtAddr(at), HUGE, Advice::Split).unwrap();
+                store(machine, mm, at + PAGE, at).unwrap();
+                drop_part(mm, at, PAGE);
+                drop_part(mm, at + 2 * PAGE, HUGE - 2 * PAGE);
+            }
+            let leaf = |at: u64| machine.probe(mm.root(), VirtAddr(at + PAGE)).map(|leaf| leaf.frame);
+            let mut failures = 0;
+            for nth in 0.. {
+                let old = leaf(BASE).expect("mapped");
+                machine.set_failures(FailurePlan::From(nth));
+                let moved = manager.migrate(old);
+                machine.set_failures(FailurePlan::Off);
+                let new = leaf(BASE).expect("mapped");
+                assert!(places.clone().all(|at| leaf(at) == Some(new)), "{nth}: a leaf is gone");
+                assert_eq!(moved.is_ok(), new != old, "{nth}");
+                assert_eq!(manager.pages().counts().mapcount(new), LEAVES);
+                failures += u64::from(moved == Err(MigrateError::OutOfMemory));
+                let all = quire::page_alloc::NodeSet::ALL;
+                let _ = manager.huge_pools().resize(manager.pages(), Size2M, all, 1);
+                if moved.is_ok() {
+                    break;
+                }
+            }
+            assert!(failures > 1, "{failures}: the page, its counts, and wide ones");
+        });
         drop(file);
     });
 }

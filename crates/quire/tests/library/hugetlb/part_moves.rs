@@ -20,9 +20,9 @@ use crate::hugetlb::world::{
 };
 use testkit::{Stress, seed};
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Where a second mapping, or a private one, begins.
-const OTHER: u64 = BASE + 8 * GIB;
+pub(super) const OTHER: u64 = BASE + 8 * GIB;
 
 /// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, its marks, what
 /// hardware recorded (accessed, dirty), and how many leaves map its frame.
@@ -42,12 +42,12 @@ fn parts(manager: &Manager<'_>, machine: &Hosted, mm: &Space<'_>, addr: u64, hea
     parts
 }
 
-fn head_of(mm: &Space<'_>, addr: u64, size: HugeSize) -> Frame {
+pub(super) fn head_of(mm: &Space<'_>, addr: u64, size: HugeSize) -> Frame {
     let found = mm.translate(VirtAddr(addr), Access::Read).expect("mapped");
     Frame(found.frame.0 & !(size.order().frames() - 1))
 }
 
-fn drop_part(mm: &Space<'_>, addr: u64, len: u64) {
+pub(super) fn drop_part(mm: &Space<'_>, addr: u64, len: u64) {
     mm.madvise(VirtAddr(addr), len, Advice::DontNeed).unwrap();
 }
 
@@ -251,113 +251,6 @@ fn a_move_that_fails_at_any_allocation_changes_nothing() {
             }
         }
         spaces.into_iter().for_each(|mm| mm.exit());
-        drop(file);
-    });
-}
-
-/// A page that was cleared piece by piece, or for which `MADV_SPLIT` was refused, needs no more memory for a
-/// move than one that was always whole. One that may have parts does.
-#[test]
-fn only_pages_that_programs_may_split_pin_memory_for_a_move() {
-    type Before = fn(&Hosted, &Space<'_>);
-    let whole: Before = |_, mm| mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
-    let in_pieces: Before = |machine, mm| {
-        store(machine, mm, BASE, 1).unwrap();
-        assert_eq!(machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frames, 512);
-        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
-    };
-    let refused: Before = |_, mm| {
-        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
-        let all = OTHER + GIB - BASE;
-        assert!(mm.madvise(VirtAddr(BASE), all, Advice::Split).is_err(), "not all is shared");
-    };
-    let split: Before = |_, mm| {
-        mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
-        mm.madvise(VirtAddr(BASE), GIB, Advice::Split).unwrap();
-    };
-    let asked = [whole, in_pieces, refused, split].map(|before| {
-        let asked = AtomicU64::new(0);
-        with_pool(Size1G, 4 * GIB, 1, |machine, manager| {
-            let file = manager.huge_file(Size1G, GIB).unwrap();
-            run(manager, |mm| {
-                mm.mmap(&of_file(&file, Shared, BASE, (0, 512))).unwrap();
-                let private = of_file(&file, Private, OTHER, (0, 512));
-                mm.mmap(&MapRequest { noreserve: true, ..private }).unwrap();
-                before(machine, mm);
-                let old = head_of(mm, BASE, Size1G);
-                machine.set_failures(FailurePlan::Count);
-                manager.migrate(old).unwrap();
-                asked.store(machine.allocations_asked(), Ordering::Relaxed);
-                machine.set_failures(FailurePlan::Off);
-                let node = quire::page_alloc::NodeSet::ALL;
-                let _ = manager.huge_pools().resize(manager.pages(), Size1G, node, 1);
-            });
-            drop(file);
-        });
-        asked.into_inner()
-    });
-    assert_eq!([asked[1], asked[2]], [asked[0]; 2], "{asked:?}");
-    assert!(asked[3] > asked[0], "{asked:?}");
-}
-
-/// The second visit flushes once for 32 leaves of any size, the first once.
-#[test]
-fn leaves_of_any_size_move_with_one_flush_for_many() {
-    with_config(HostedConfig::new(4 * GIB), Size1G, 1, |machine, manager| {
-        let file = manager.huge_file(Size1G, GIB).unwrap();
-        run(manager, |mm| {
-            mm.mmap(&of_file(&file, Shared, BASE, (0, 512))).unwrap();
-            mm.mlock(VirtAddr(BASE), GIB, false).unwrap();
-            mm.madvise(VirtAddr(BASE), GIB, Advice::Split).unwrap();
-            // 511 leaves of 2 MiB and 256 of 4 KiB, each of which has no neighbour.
-            (0..256).for_each(|at| drop_part(mm, BASE + 2 * at * PAGE, PAGE));
-            let old = head_of(mm, BASE + PAGE, Size1G);
-            let flushes = || machine.counters().flushes_local + machine.counters().flushes_remote;
-            let before = flushes();
-            assert_eq!(manager.migrate(old), Ok(512 * 512));
-            assert_eq!(flushes() - before, 1 + 256 / 32 + 16);
-            let leaf = |at| machine.probe(mm.root(), VirtAddr(BASE + at)).map(|leaf| leaf.frames);
-            assert_eq!([leaf(0), leaf(PAGE), leaf(511 * HUGE)], [None, Some(1), Some(512)]);
-        });
-        drop(file);
-    });
-}
-
-/// A frame that more leaves map than a byte counts: it moves with all of them, or nothing has changed.
-#[test]
-fn a_frame_with_many_leaves_moves_with_them_or_not_at_all() {
-    const LEAVES: u64 = 300;
-    with_pool(Size2M, 64 * MIB, 1, |machine, manager| {
-        let file = manager.huge_file(Size2M, HUGE).unwrap();
-        run(manager, |mm| {
-            let places = (0..LEAVES).map(|at| BASE + at * HUGE);
-            for at in places.clone() {
-                mm.mmap(&of_file(&file, Shared, at, (0, 1))).unwrap();
-                mm.madvise(VirtAddr(at), HUGE, Advice::Split).unwrap();
-                store(machine, mm, at + PAGE, at).unwrap();
-                drop_part(mm, at, PAGE);
-                drop_part(mm, at + 2 * PAGE, HUGE - 2 * PAGE);
-            }
-            let leaf = |at: u64| machine.probe(mm.root(), VirtAddr(at + PAGE)).map(|leaf| leaf.frame);
-            let mut failures = 0;
-            for nth in 0.. {
-                let old = leaf(BASE).expect("mapped");
-                machine.set_failures(FailurePlan::From(nth));
-                let moved = manager.migrate(old);
-                machine.set_failures(FailurePlan::Off);
-                let new = leaf(BASE).expect("mapped");
-                assert!(places.clone().all(|at| leaf(at) == Some(new)), "{nth}: a leaf is gone");
-                assert_eq!(moved.is_ok(), new != old, "{nth}");
-                assert_eq!(manager.pages().counts().mapcount(new), LEAVES);
-                failures += u64::from(moved == Err(MigrateError::OutOfMemory));
-                let all = quire::page_alloc::NodeSet::ALL;
-                let _ = manager.huge_pools().resize(manager.pages(), Size2M, all, 1);
-                if moved.is_ok() {
-                    break;
-                }
-            }
-            assert!(failures > 1, "{failures}: the page, its counts, and wide ones");
-        });
         drop(file);
     });
 }

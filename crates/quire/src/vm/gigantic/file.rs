@@ -152,7 +152,8 @@ impl<P: Platform> FileClears<'_, '_, P> {
         let pieces = (0..TABLE_ENTRIES as u64).map(|at| (at * BLOCK_SIZE, at * BLOCK_FRAMES as u64));
         let made = pieces.filter(|&(bytes, frames)| {
             let (addr, frame) = (range.start.add(bytes), page.add(frames));
-            // SAFETY: invariant 1: the file has the page while the caller uses it.
+            // SAFETY: invariants 1 and F3: the file has the page while the caller uses it, and its entry is gone
+            // or all its pieces are ready.
             unsafe { tables.map_large(addr, frame, PageSize::Size2M, flags) }.is_ok()
         });
         let made = made.count() as i64;
@@ -223,7 +224,8 @@ impl<P: Platform> FileFaults<'_, '_, P> {
 
     fn map_piece(self, vma: &Vma, addr: VirtAddr, frames: FrameRange) -> Result<(), MapError> {
         let flags = leaf_flags(&vma.attributes, true);
-        // SAFETY: invariant 1: the file has the page while the caller uses it.
+        // SAFETY: invariants 1 and F3: the file has the page while the caller uses it, and `bring` has found the
+        // piece ready.
         unsafe { self.tables().map_large(addr, frames.start, PageSize::Size2M, flags) }?;
         self.rss.add_as(self.memory.platform(), Counted::Huge, frames.count as i64);
         Ok(())

@@ -252,13 +252,27 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         unsafe { self.huge().give_from(pages, HugeSize::Size1G, folio.frame, folio.used_reservation()) };
     }
 
-    /// Completes the page around a frame, if it is mapped in pieces. The caller holds no lock.
+    /// Completes the page around a frame, if it is mapped in pieces, and also if the task is to be killed: what
+    /// it has stored stays. The caller holds no lock.
     pub(in crate::vm) fn complete_around(self, frame: Frame) {
+        let done = self.complete_around_until(frame, || false);
+        debug_assert_eq!(done, Ok(()), "it is not to stop");
+    }
+
+    /// The same, until `stop` says yes.
+    ///
+    /// # Errors
+    /// [`Cancelled`]: the page is still in pieces.
+    pub(in crate::vm) fn complete_around_until(
+        self,
+        frame: Frame,
+        stop: impl Fn() -> bool,
+    ) -> Result<(), Cancelled> {
         let around = |folio: &Folio| FrameRange::folio(folio.frame, Order::GIGANTIC).contains(frame);
         while self.gigantic_clears().any()
             && let Some(folio) = self.first(|folio| folio.is_of_pool() && around(folio))
         {
-            self.advance_all(around);
+            self.advance_all(around, &stop)?;
             if !folio.is_of_file()
                 && let Some(body) = GiganticClearing::of(self.0).find_body(folio.family, folio.owner)
             {
@@ -267,22 +281,23 @@ impl<P: Platform> PoolClears<'_, '_, P> {
                 drop(space);
             }
         }
+        Ok(())
     }
 
     fn first(self, chosen: impl Fn(&Folio) -> bool) -> Option<Folio> {
         self.gigantic_clears().lock(self.platform()).iter().flatten().find(|folio| chosen(folio)).copied()
     }
 
-    /// Clears and maps all pieces of the chosen pages. A task that is to be killed does so, too: what it has
-    /// stored stays.
-    fn advance_all(self, chosen: impl Fn(&Folio) -> bool) {
-        loop {
-            match self.advance(&chosen, || false) {
-                Ok(Advance::Done) => self.platform().reschedule_point(),
-                Ok(Advance::Busy) => self.platform().relax(),
-                Ok(Advance::Nothing) | Err(Cancelled) => return,
+    /// Clears and maps all pieces of the chosen pages, until `stop` says yes.
+    fn advance_all(self, chosen: impl Fn(&Folio) -> bool, stop: impl Fn() -> bool) -> Result<(), Cancelled> {
+        while !stop() {
+            match self.advance(&chosen, &stop)? {
+                Advance::Done => self.platform().reschedule_point(),
+                Advance::Busy => self.platform().relax(),
+                Advance::Nothing => return Ok(()),
             }
         }
+        Err(Cancelled)
     }
 }
 
@@ -373,7 +388,8 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
                 return space;
             }
             drop(space);
-            clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+            let done = clears.advance_all(|folio| folio.is_pool_page_in(owner, range), || false);
+            debug_assert_eq!(done, Ok(()), "it is not to stop");
         }
     }
 

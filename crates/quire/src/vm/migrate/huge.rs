@@ -311,7 +311,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
             return;
         }
         let mut gather = MmuGather::new(self.pages(), &found.body.context);
-        // SAFETY: invariant 1: the file has the new page, and is closed.
+        // SAFETY: invariants 1 and F4: the file has the new page, and is closed.
         let done = unsafe { found.tables().relocate(leaves, size, &mut gather, |_| {}) };
         // Resident memory is unchanged, so the result is dropped.
         gather.finish();

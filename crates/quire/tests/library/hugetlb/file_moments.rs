@@ -303,7 +303,8 @@ fn use_all(machine: &Hosted, manager: &Manager<'_>, pages: u64) {
     drop(file);
 }
 
-/// CPUs store in two address spaces, clear ahead, fork, move, and punch holes at once.
+/// CPUs store in two address spaces, clear ahead, fork, move, and punch holes at once. No load sees what a
+/// page had before it was cleared (invariant F3).
 #[test]
 fn pieces_are_cleared_beside_verbs_on_other_cpus() {
     with_machine(4, 4, |machine, manager| {

@@ -287,7 +287,7 @@ fn upset(manager: &Manager<'_>, mm: &Space<'_>, random: &mut fastrand::Rng) -> b
     false
 }
 
-/// No store is lost while pages in parts move, are unmapped, protected, collapsed and forked.
+/// No store is lost while pages in parts move, are unmapped, protected, collapsed and forked (invariant F4).
 #[test]
 fn parts_move_beside_stores_in_two_address_spaces() {
     let first = seed(fastrand::u64(..));

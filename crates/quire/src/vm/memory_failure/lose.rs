@@ -358,7 +358,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     }
 }
 
-/// Replaces the leaf of the 4 KiB at `addr`, if any, by a marker. Returns whether there was one; `None` when
+/// Replaces the leaf of the 4 KiB at `addr`, if any, by a marker, or unmaps it. Returns whether there was one; `None` when
 /// a larger leaf must be split and memory is short.
 fn poison_part<P: Platform>(
     tables: &PageTables<'_, '_, P>,
@@ -368,5 +368,9 @@ fn poison_part<P: Platform>(
     tables.split_ends(VirtRange::from_len(addr, FRAME_SIZE)).ok()?;
     let found = tables.lookup(addr);
     let mapped = found.leaf_size() == Some(PageSize::Size4K);
-    Some(mapped && tables.poison(addr, PageSize::Size4K, found.entry, gather))
+    if mapped && !tables.poison(addr, PageSize::Size4K, found.entry, gather) {
+        let done = tables.unmap(&Zap::leaves(VirtRange::from_len(addr, FRAME_SIZE)), gather);
+        debug_assert_eq!(done, Ok(()), "the ends of a leaf");
+    }
+    Some(mapped)
 }

@@ -31,7 +31,7 @@
 //! Leaves of 4 KiB need memory for their counts. It is *pinned* before the first visit by a count for each
 //! frame of the new page, and made as large as the old page's. `MADV_SPLIT` waits until the file is open, so
 //! no page gets its first parts meanwhile. So the second visit needs memory only if `fork` gives a frame more
-//! than a hundred leaves between the visits; those for which there is none are unmapped then.
+//! than a hundred leaves between the visits; those for which there is no memory are unmapped then.
 
 use core::ops::Range;
 

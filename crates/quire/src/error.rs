@@ -43,7 +43,7 @@ pub enum HotplugError {
     SeveralRanges,
     /// Some of the memory to remove holds the manager's own tables, went bad, or is an edge of a range.
     HoldsTables,
-    /// Some of the memory to remove is in use and cannot be moved.
+    /// Some of the memory to remove is in use and cannot be moved, or the task is to be killed.
     InUse,
 }
 
@@ -208,7 +208,8 @@ pub enum MemoryFailureError {
     Unrecoverable,
     /// The frame is changing owners, its folio is pinned, being cleared or moved, or its file is in use.
     Busy,
-    /// No memory to split its folio, or to unshare page tables.
+    /// No memory to split its folio or a leaf of a huge page, or to unshare page tables. It is still mapped
+    /// there: try again.
     OutOfMemory,
 }
 

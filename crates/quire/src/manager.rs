@@ -325,7 +325,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`HugePools::memory_failure`] says. The caller holds no lock. May block in the pager.
     ///
     /// # Errors
-    /// [`MemoryFailureError`]; nothing has changed then.
+    /// [`MemoryFailureError`]; nothing has changed then, but after [`MemoryFailureError::OutOfMemory`] some
+    /// leaves may be gone, and a frame of a huge page is marked: no fault maps it.
     pub fn memory_failure(&self, frame: Frame) -> Result<Failed, MemoryFailureError> {
         Ok(match MemoryLoss::of(self.memory.sleepable()).memory_failure(frame)? {
             MemoryFailure::Huge => Failed::Huge(self.huge_pools().memory_failure(self.pages(), frame)),

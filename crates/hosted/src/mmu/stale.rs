@@ -23,7 +23,7 @@ impl Hosted {
     /// machine does so by itself when the last thread that runs as a CPU leaves, but not every time if that
     /// is often.
     pub fn check_translations(&self) {
-        self.stale_translations().into_iter().for_each(|violation| self.violated(violation));
+        self.all_violated(self.stale_translations());
     }
 
     fn stale_translations(&self) -> Vec<Violation> {
@@ -37,7 +37,7 @@ impl Hosted {
     pub(crate) fn check_translations_at(&self, quiet: &Quiet) {
         let found = self.stale_translations();
         if self.is_still(quiet) {
-            found.into_iter().for_each(|violation| self.violated(violation));
+            self.all_violated(found);
         }
     }
 

@@ -36,7 +36,7 @@ impl Hosted {
     pub(crate) fn collapse_copies(&self, root: Frame, range: VirtRange) {
         let walk = |addr| self.leaf_for_copy(root, addr);
         let stale = self.nested.of(Some(root)).into_iter().filter_map(|tables| tables.collapse(range, &walk));
-        stale.for_each(|violation| self.violated(violation));
+        self.all_violated(stale);
     }
 
     /// The leaf that maps an address, as a secondary MMU may copy it.

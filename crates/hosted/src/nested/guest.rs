@@ -94,9 +94,7 @@ impl<'m> Nested<'m> {
     /// The second half: keeps a copy, unless a bracket came between; returns whether it did.
     pub fn keep(&self, found: Found) -> bool {
         let (put, stale) = self.tables.install(found.at, &found.leaf, found.begun);
-        if let Some(stale) = stale {
-            self.machine.violated(stale);
-        }
+        self.machine.all_violated(stale);
         match put {
             Put::Kept => true,
             Put::Again => {
@@ -162,7 +160,7 @@ impl<'m> Nested<'m> {
                 stale.push(self.tables.stale(&leaf, there.map(|(frame, _)| Frame(frame))));
             }
         });
-        stale.into_iter().for_each(|violation| self.machine.violated(violation));
+        self.machine.all_violated(stale);
         count
     }
 

@@ -35,10 +35,11 @@ pub(super) struct Locked<'a, T> {
     _held: Held,
 }
 
-/// Looks so often before it sleeps: the lock is held for a short time, and a hypervisor's lock of its tables
-/// spins (KVM's `mmu_lock`). A wake-up of the host takes longer than most holds.
+/// A CPU tries to take a lock so often before it sleeps: the lock is held for a short time, and a hypervisor's
+/// lock of its tables spins (KVM's `mmu_lock`). The host takes longer to wake a thread than most CPUs hold the
+/// lock.
 const TURNS: u32 = 4096;
-/// After so many of them it lets other threads of the host run, among which the holder may be.
+/// After so many attempts the CPU lets other threads of the host run, among which the holder may be.
 const TURNS_BEFORE_YIELD: u32 = 256;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {

@@ -44,18 +44,21 @@ pub(crate) struct Table {
     pub(crate) rights: Rights,
 }
 
+/// What is cached of one root.
+#[derive(Default)]
+struct Entries {
+    /// By level (1 to 3), keyed by address divided by the leaf's extent.
+    leaves: [FxHashMap<u64, Leaf>; 3],
+    /// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
+    tables: [FxHashMap<u64, Table>; 4],
+}
+
 /// What a CPU kept of a root that it has left.
 struct Parked {
-    leaves: Leaves,
-    tables: Tables,
+    entries: Entries,
     /// What a load of the root with these entries would be.
     suspect: Option<Violation>,
 }
-
-/// By level (1 to 3), keyed by address divided by the leaf's extent.
-type Leaves = [FxHashMap<u64, Leaf>; 3];
-/// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
-type Tables = [FxHashMap<u64, Table>; 4];
 
 /// The caches of one CPU.
 #[derive(Default)]
@@ -65,10 +68,7 @@ pub(crate) struct CpuTlb {
     keeps: bool,
     /// By the number of the root; never the loaded one.
     parked: FxHashMap<u64, Parked>,
-    /// By level (1 to 3), keyed by address divided by the leaf's extent.
-    leaves: Leaves,
-    /// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
-    tables: Tables,
+    entries: Entries,
 }
 
 impl CpuTlb {
@@ -84,40 +84,41 @@ impl CpuTlb {
 
     /// The cached translation of `addr`, the smallest leaf first.
     pub(crate) fn lookup(&self, addr: u64) -> Option<Leaf> {
-        (1..=3).find_map(|level| self.leaves[level as usize - 1].get(&(addr >> shift(level))).copied())
+        (1..=3)
+            .find_map(|level| self.entries.leaves[level as usize - 1].get(&(addr >> shift(level))).copied())
     }
 
     /// The lowest table on the way to `addr` that is cached, and its level.
     pub(crate) fn deepest_table(&self, addr: u64) -> Option<(u32, Table)> {
         (1..=4).find_map(|level| {
-            let table = self.tables[level as usize - 1].get(&(addr >> shift(level + 1)))?;
+            let table = self.entries.tables[level as usize - 1].get(&(addr >> shift(level + 1)))?;
             Some((level, *table))
         })
     }
 
     pub(crate) fn fill_leaf(&mut self, reach: &Reach, addr: u64, leaf: Leaf) {
         reach.add(leaf.level, leaf.frame);
-        let old = self.leaves[leaf.level as usize - 1].insert(addr >> shift(leaf.level), leaf);
+        let old = self.entries.leaves[leaf.level as usize - 1].insert(addr >> shift(leaf.level), leaf);
         old.iter().for_each(|old| reach.remove(old.level, old.frame));
     }
 
     pub(crate) fn fill_table(&mut self, reach: &Reach, addr: u64, level: u32, table: Table) {
         reach.add(1, table.frame);
-        let old = self.tables[level as usize - 1].insert(addr >> shift(level + 1), table);
+        let old = self.entries.tables[level as usize - 1].insert(addr >> shift(level + 1), table);
         old.iter().for_each(|old| reach.remove(1, old.frame));
     }
 
     /// Drops all cached entries for one address, as a fault does.
     pub(crate) fn forget(&mut self, reach: &Reach, addr: u64) {
         self.invalidate_page(reach, addr);
-        for (map, level) in self.tables.iter_mut().zip(1..) {
+        for (map, level) in self.entries.tables.iter_mut().zip(1..) {
             map.remove(&(addr >> shift(level + 1))).iter().for_each(|table| reach.remove(1, table.frame));
         }
     }
 
     /// Drops the translations of one address, of whatever size: `INVLPG` without its effect on paging structures.
     fn invalidate_page(&mut self, reach: &Reach, addr: u64) {
-        for (map, level) in self.leaves.iter_mut().zip(1..) {
+        for (map, level) in self.entries.leaves.iter_mut().zip(1..) {
             map.remove(&(addr >> shift(level))).iter().for_each(|leaf| reach.remove(leaf.level, leaf.frame));
         }
     }
@@ -128,7 +129,7 @@ impl CpuTlb {
             root.iter().for_each(|root| reach.add(1, root.0));
             self.root = root;
             root.and_then(|root| self.parked.remove(&root.0)).inspect(|parked| {
-                parked.drop_all(reach);
+                parked.entries.forget_all(reach);
                 reach.remove(1, root.unwrap_or_default().0);
             });
         }
@@ -143,7 +144,7 @@ impl CpuTlb {
         self.root = Some(root);
         match self.parked.remove(&root.0) {
             Some(kept) => {
-                (self.leaves, self.tables) = (kept.leaves, kept.tables);
+                self.entries = kept.entries;
                 kept.suspect
             }
             None => {
@@ -157,8 +158,8 @@ impl CpuTlb {
     fn leave(&mut self, reach: &Reach) {
         match self.root.take() {
             Some(root) if self.keeps => {
-                let (leaves, tables) = (core::mem::take(&mut self.leaves), core::mem::take(&mut self.tables));
-                self.parked.insert(root.0, Parked { leaves, tables, suspect: None });
+                let entries = core::mem::take(&mut self.entries);
+                self.parked.insert(root.0, Parked { entries, suspect: None });
             }
             root => {
                 self.drop_all(reach);
@@ -184,9 +185,9 @@ impl CpuTlb {
     }
 
     fn drop_all(&mut self, reach: &Reach) {
-        drop_entries(&self.leaves, &self.tables, reach);
-        self.leaves.iter_mut().for_each(FxHashMap::clear);
-        self.tables.iter_mut().for_each(FxHashMap::clear);
+        self.entries.forget_all(reach);
+        self.entries.leaves.iter_mut().for_each(FxHashMap::clear);
+        self.entries.tables.iter_mut().for_each(FxHashMap::clear);
     }
 
     /// One `INVLPG` every `stride` bytes. Entries between two of them stay, unless a large leaf covers one.
@@ -197,13 +198,13 @@ impl CpuTlb {
         );
         let (start, end) = (range.start.0, range.end.0);
         let steps = range.len().div_ceil(stride);
-        let cached = self.leaves.iter().map(FxHashMap::len).sum::<usize>() as u64;
+        let cached = self.entries.leaves.iter().map(FxHashMap::len).sum::<usize>() as u64;
         if steps <= cached {
             (0..steps).for_each(|step| self.invalidate_page(reach, start + step * stride));
             return;
         }
         // The same from the side of the cached entries: a leaf goes if one of the addresses lies in it.
-        for (map, level) in self.leaves.iter_mut().zip(1..) {
+        for (map, level) in self.entries.leaves.iter_mut().zip(1..) {
             map.retain(|&key, leaf| {
                 let (from, to) =
                     (key << shift(level), (key << shift(level)).wrapping_add((1 << shift(level)) - 1));
@@ -219,7 +220,7 @@ impl CpuTlb {
     }
 
     fn drop_tables(&mut self, reach: &Reach, range: VirtRange) {
-        for (map, level) in self.tables.iter_mut().zip(1..) {
+        for (map, level) in self.entries.tables.iter_mut().zip(1..) {
             let cover = shift(level + 1);
             map.retain(|&key, table| {
                 let from = key << cover;
@@ -237,11 +238,12 @@ impl CpuTlb {
         &self,
     ) -> (impl Iterator<Item = (u64, Leaf)>, impl Iterator<Item = (u64, u32, Table)>) {
         let leaves = self
+            .entries
             .leaves
             .iter()
             .zip(1..)
             .flat_map(|(map, level)| map.iter().map(move |(&key, &leaf)| (key << shift(level), leaf)));
-        let tables = self.tables.iter().zip(1..).flat_map(|(map, level)| {
+        let tables = self.entries.tables.iter().zip(1..).flat_map(|(map, level)| {
             map.iter().map(move |(&key, &table)| (key << shift(level + 1), level, table))
         });
         (leaves, tables)
@@ -257,52 +259,46 @@ impl CpuTlb {
     ) {
         for (&root, parked) in self.parked.iter_mut().filter(|(_, parked)| parked.suspect.is_none()) {
             let mut stale = Vec::new();
-            entries_reaching((cpu, Frame(root)), (&parked.leaves, &parked.tables), frames, &mut stale);
+            parked.entries.reaching((cpu, Frame(root)), frames, &mut stale);
             parked.suspect = stale.pop();
             if parked.suspect.is_some() {
                 // They are no good, and no search needs to find them again.
-                parked.drop_all(reach);
-                (parked.leaves, parked.tables) = Default::default();
+                parked.entries.forget_all(reach);
+                parked.entries = Entries::default();
             }
         }
         let Some(root) = self.root else { return };
-        entries_reaching((cpu, root), (&self.leaves, &self.tables), frames, found);
+        self.entries.reaching((cpu, root), frames, found);
     }
 }
 
-impl Parked {
-    fn drop_all(&self, reach: &Reach) {
-        drop_entries(&self.leaves, &self.tables, reach);
+impl Entries {
+    /// Tells `reach` that none of them is cached any more.
+    fn forget_all(&self, reach: &Reach) {
+        let leaves = self.leaves.iter().flat_map(|map| map.values());
+        leaves.for_each(|leaf| reach.remove(leaf.level, leaf.frame));
+        let tables = self.tables.iter().flat_map(|map| map.values());
+        tables.for_each(|table| reach.remove(1, table.frame));
     }
-}
 
-fn drop_entries(leaves: &Leaves, tables: &Tables, reach: &Reach) {
-    leaves.iter().flat_map(|map| map.values()).for_each(|leaf| reach.remove(leaf.level, leaf.frame));
-    tables.iter().flat_map(|map| map.values()).for_each(|table| reach.remove(1, table.frame));
-}
-
-/// Adds every entry of a root that leads to one of `frames`.
-fn entries_reaching(
-    (cpu, root): (CpuId, Frame),
-    (leaves, tables): (&Leaves, &Tables),
-    frames: FrameRange,
-    found: &mut Vec<Violation>,
-) {
-    let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
-    if overlaps(root.0, 1) {
-        found.push(Violation::FreedRoot { cpu, root });
-    }
-    for (map, level) in leaves.iter().zip(1..) {
-        for (&key, leaf) in map.iter().filter(|(_, leaf)| overlaps(leaf.frame, leaf_frames(level))) {
-            let (addr, first) = (key << shift(level), Frame(leaf.frame));
-            let size = 1 << shift(level);
-            found.push(Violation::FreedFrame { cpu, root, addr, first, size, freed: frames });
+    /// Adds every entry of a root that leads to one of `frames`.
+    fn reaching(&self, (cpu, root): (CpuId, Frame), frames: FrameRange, found: &mut Vec<Violation>) {
+        let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
+        if overlaps(root.0, 1) {
+            found.push(Violation::FreedRoot { cpu, root });
         }
-    }
-    for (map, level) in tables.iter().zip(1..) {
-        for (&key, table) in map.iter().filter(|(_, table)| overlaps(table.frame, 1)) {
-            let (addr, table) = (key << shift(level + 1), Frame(table.frame));
-            found.push(Violation::FreedTable { cpu, root, addr, level, table });
+        for (map, level) in self.leaves.iter().zip(1..) {
+            for (&key, leaf) in map.iter().filter(|(_, leaf)| overlaps(leaf.frame, leaf_frames(level))) {
+                let (addr, first) = (key << shift(level), Frame(leaf.frame));
+                let size = 1 << shift(level);
+                found.push(Violation::FreedFrame { cpu, root, addr, first, size, freed: frames });
+            }
+        }
+        for (map, level) in self.tables.iter().zip(1..) {
+            for (&key, table) in map.iter().filter(|(_, table)| overlaps(table.frame, 1)) {
+                let (addr, table) = (key << shift(level + 1), Frame(table.frame));
+                found.push(Violation::FreedTable { cpu, root, addr, level, table });
+            }
         }
     }
 }

@@ -87,6 +87,10 @@ impl LocalApic {
     /// Resets the CPU with this APIC id, and starts it in a page below 1 MiB (`0x8` for that at `0x8000`).
     /// Stores made before are visible to it. Precondition as for [`Self::send`].
     ///
+    /// Sends INIT, and one START-UP right after it. Intel's manual waits 10 ms after INIT, and sends START-UP
+    /// again after 200 us. Processors since Intel's family 6 and AMD's family 15 need no wait after INIT
+    /// (Linux: `init_udelay`). One that needs these waits does not start.
+    ///
     /// # Safety
     /// Nothing relies on what the CPU did before. The page has the code that it is to execute, in real mode.
     pub unsafe fn start(self, apic_id: u32, page: u8) {

@@ -57,6 +57,8 @@ pub struct FileNode {
     watched: AtomicBool,
     /// Parts of its huge pages may have been mapped by themselves.
     in_parts: AtomicBool,
+    /// Leaves of 2 MiB may have mapped pieces of its pages of 1 GiB.
+    in_pieces: AtomicBool,
     /// The next node of the table's bucket; under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
@@ -110,6 +112,7 @@ impl FileNode {
             collapsing: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             in_parts: AtomicBool::new(false),
+            in_pieces: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
             views: SpinLock::new(Rank::FileViews, FileViews::new()),
@@ -149,7 +152,8 @@ impl FileNode {
         }
     }
 
-    /// Notes that parts of its huge pages may be mapped by themselves from now on.
+    /// Notes that programs may map parts of its huge pages by themselves from now on, until the file goes: no
+    /// count says how many mappings allow it.
     pub(crate) fn allow_parts(&self) {
         self.in_parts.store(true, Ordering::Release);
     }
@@ -157,6 +161,16 @@ impl FileNode {
     /// Whether [`Self::allow_parts`] was ever called.
     pub(crate) fn allows_parts(&self) -> bool {
         self.in_parts.load(Ordering::Acquire)
+    }
+
+    /// Notes that leaves of 2 MiB may map pieces of its pages of 1 GiB from now on.
+    pub(crate) fn allow_pieces(&self) {
+        self.in_pieces.store(true, Ordering::Release);
+    }
+
+    /// Whether leaves smaller than its huge pages may have mapped them.
+    pub(crate) fn may_have_small_leaves(&self) -> bool {
+        self.in_pieces.load(Ordering::Acquire) || self.allows_parts()
     }
 
     /// The mappings of the file.

@@ -160,7 +160,7 @@ impl HugePools<'_> {
         let mut since = 0;
         while let Some(page) = files.take_huge_page(pages, file, &indices) {
             if let HugePage::Present { frame, .. } = page {
-                pages.frames().wait_until_uncounted(frame, size.order(), file.allows_parts());
+                pages.frames().wait_until_uncounted(frame, size.order(), file.may_have_small_leaves());
             }
             match page {
                 HugePage::Reserved { group } => self.return_reservations(pages, size, of(group), 1),

@@ -252,8 +252,7 @@ pub unsafe trait FramePlatform: Sync {
     }
 
     /// Orders all stores of this CPU before it, those past the caches too, before all stores after it: ends a
-    /// run of
-    /// [unfenced](ReadyClear::unfenced) kernels.
+    /// run of [unfenced](ReadyClear::unfenced) kernels.
     ///
     /// Default: the instruction. A platform that counts fences overrides it, and calls
     /// [`store_fence`](crate::arch::store_fence).
@@ -263,8 +262,8 @@ pub unsafe trait FramePlatform: Sync {
     }
 
     /// Copies frames to the same number of frames from `to` on, visible as for [`Self::clear`]. They are the
-    /// same, or do not overlap. The copy may contain a concurrent store to `from` in full, in part or not at all: the caller
-    /// excludes such stores, or discards the copy.
+    /// same, or do not overlap. The copy may contain a concurrent store to `from` in full, in part or not at
+    /// all: the caller excludes such stores, or discards the copy.
     ///
     /// Default: the kernel, through the direct map. A platform that counts or models copies overrides it.
     ///

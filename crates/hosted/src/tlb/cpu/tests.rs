@@ -40,7 +40,7 @@ fn a_range_flush_drops_exactly_what_its_steps_hit() {
                 for (addr, level) in entries {
                     let hit = (start..start + len).step_by(stride as usize);
                     let goes = hit.into_iter().any(|hit| hit >> shift(level) == addr >> shift(level));
-                    let there = tlb.leaves[level as usize - 1].contains_key(&(addr >> shift(level)));
+                    let there = tlb.entries.leaves[level as usize - 1].contains_key(&(addr >> shift(level)));
                     assert_eq!(
                         there, !goes,
                         "{addr:#x} level {level}, flush {start:#x}+{len:#x}/{stride:#x}"

@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, FrameRange, Order};
-use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
+use crate::limits::BLOCK_FRAMES;
 use crate::nodes::NodeSet;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::contig::search::ANY;
@@ -92,21 +92,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// from other.
     fn room_on(&self, node: u8) -> u64 {
         let zones = self.store().zones.iter().filter(|zone| zone.node == node);
-        let pools = zones.flat_map(|zone| zone.pools.iter());
-        let regions = pools.map(|pool| pool.lock(self.platform()).region());
-        let blocks = regions.flat_map(|(first, count)| first.0..first.0 + count);
-        let mut looked_at = 0_u64;
-        let free = blocks.map(|number| {
-            looked_at += 1;
-            if looked_at.is_multiple_of(SECTION_BLOCKS as u64) {
-                self.platform().reschedule_point();
+        let (mut looked_at, mut free) = (0, 0);
+        for zone in zones {
+            for number in self.blocks_from(zone, BlockNumber(0), &mut looked_at) {
+                let block = self.frames().memmap.block(number);
+                if self.store().cost_of(block).is_some_and(|used| 0 < used && used < ANY.into()) {
+                    free += u64::from(block.free.load(Ordering::Relaxed));
+                }
             }
-            let block = self.frames().memmap.block(BlockNumber(number));
-            let is_partly_used =
-                self.store().cost_of(block).is_some_and(|used| 0 < used && used < ANY.into());
-            if is_partly_used { u64::from(block.free.load(Ordering::Relaxed)) } else { 0 }
-        });
-        free.sum()
+        }
+        free
     }
 
     fn free_blocks_in_all(&self) -> u64 {

@@ -67,16 +67,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(super) fn next_of_round(&self, zone: &Zone, limit: u16, pass: &mut WalkState) -> Option<BlockNumber> {
         let mut looked_at = 0_u64;
         let found = loop {
-            let from = pass.next;
-            let mut blocks = zone.pools.iter().flat_map(|pool| {
-                let (first, count) = pool.lock(self.platform()).region();
-                (first.0.max(from)..first.0 + count).map(BlockNumber)
-            });
+            let mut blocks = self.blocks_from(zone, BlockNumber(pass.next), &mut looked_at);
             let found = blocks.find(|&number| {
-                looked_at += 1;
-                if looked_at.is_multiple_of(SECTION_BLOCKS as u64) {
-                    self.platform().reschedule_point();
-                }
                 let cost = self.store().cost_of(self.frames().memmap.block(number));
                 // A page of a pool costs more than a block, since another one replaces it: its block is no gain.
                 let Some(cost) = cost.map(|cost| cost as u16).filter(|&cost| cost <= ANY) else {
@@ -100,6 +92,26 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         };
         self.count(Stat::ContigScanned, looked_at);
         found
+    }
+
+    /// The blocks of a zone from a number on, in the order of its regions, with a reschedule point for each
+    /// section. Counts them.
+    pub(super) fn blocks_from(
+        &self,
+        zone: &Zone,
+        from: BlockNumber,
+        looked_at: &mut u64,
+    ) -> impl Iterator<Item = BlockNumber> {
+        let blocks = zone.pools.iter().flat_map(move |pool| {
+            let (first, count) = pool.lock(self.platform()).region();
+            (first.0.max(from.0)..first.0 + count).map(BlockNumber)
+        });
+        blocks.inspect(|_| {
+            *looked_at += 1;
+            if looked_at.is_multiple_of(SECTION_BLOCKS as u64) {
+                self.platform().reschedule_point();
+            }
+        })
     }
 
     /// Whether a block has folios that are neither mapped, held nor on a list. By its record it may cost little,

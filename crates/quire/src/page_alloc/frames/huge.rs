@@ -144,9 +144,9 @@ impl<P: FramePlatform> Frames<'_, P> {
 
     /// Waits until no leaf of a page of a pool is counted. The caller has unmapped it everywhere, and no task
     /// maps it anew. But tasks that unmapped some of it, and hold no lock, may still have to flush or to
-    /// count down. `in_parts`: parts of it may have been mapped by themselves.
-    pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, in_parts: bool) {
-        let blocks = if in_parts { blocks_of(order) } else { 1 };
+    /// count down. `small`: leaves smaller than the page may have mapped it.
+    pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, small: bool) {
+        let blocks = if small { blocks_of(order) } else { 1 };
         for at in 0..blocks {
             while self.is_counted(self.memmap.block(frame.block().add(at))) {
                 self.platform.relax();

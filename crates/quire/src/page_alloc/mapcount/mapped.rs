@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, Order};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState};
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::mapcount::MapCounts;
@@ -17,6 +18,16 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         let large = self.large_leaves(frame, block);
         block.unlock(self.platform());
         u64::from(small) + large
+    }
+
+    /// How many leaves of 4 KiB map the frame of this block that most of them map.
+    pub(crate) fn most_small_leaves(&self, frame: Frame) -> u32 {
+        let block = self.frames().memmap.block(frame.block());
+        block.lock(self.platform());
+        let small = block.small_maps(self.platform());
+        let most = (0..BLOCK_FRAMES).map(|index| small.get(index)).max();
+        block.unlock(self.platform());
+        most.unwrap_or(0)
     }
 
     /// Of the 64 aligned frames around `frame`, those that one 4 KiB leaf and no larger leaf maps, and that

@@ -61,6 +61,37 @@ impl<P: FramePlatform> MapCounts<'_, P> {
         let cells = self.frames().scheme == CountScheme::PerFrame && !pieces;
         #[cfg(feature = "published")]
         let width = if cells { LaneWidth::Cells } else { width };
+        self.change_slot(block, before, width)
+    }
+
+    /// Makes sure that any number of 4 KiB leaves can be counted for every frame of a block that has a slot,
+    /// as long as it keeps the slot: while one is counted there. May allocate.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`]; nothing has changed then.
+    pub(crate) fn widen_counts(&self, frame: Frame) -> Result<(), AllocError> {
+        let block = self.frames().memmap.block(frame.block());
+        loop {
+            block.lock(self.platform());
+            let before = block.lanes_at();
+            block.unlock(self.platform());
+            match before {
+                Some((_, LaneWidth::Bits | LaneWidth::Narrow)) => {
+                    self.change_slot(block, before, LaneWidth::Wide)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Gives a block a slot of this width, unless another task has given it one since `before`.
+    fn change_slot(
+        &self,
+        block: &Block,
+        before: Option<(PhysAddr, LaneWidth)>,
+        width: LaneWidth,
+    ) -> Result<(), AllocError> {
+        let pieces = block.columns().is_some();
         let slot = self.take_slot(width)?;
         // SAFETY: M4: the slot was just taken, and no record names it yet.
         unsafe { self.frames().zero(slot.at, Lanes::bytes(slot.width)) };

@@ -41,9 +41,8 @@ use crate::vm::collapse::Collapse;
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::migrate::relocate::Migration;
-use crate::vm::rmap::reverse::{FoundSpace, ReverseMap};
+use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::found::FoundBody;
 use crate::vm::userfault::UserfaultModes;
 
 /// 2 MiB of a file that are collapsed for one address space.
@@ -337,11 +336,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
 
     /// Unmaps the tables of these pages in all address spaces, where a leaf onto their block may come.
     fn make_way(self, node: &FileNode, pages: Range<u64>) {
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), node, after, &pages) {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self.0, &body, &space, node);
+        ReverseMap::of(self.0).each_mapper_alone(node, &pages, |found| {
             let tables = found.tables();
             found.each_part(&pages, |vma, range| {
                 let Survey::Table(survey) = tables.survey(range.start, &Copied::NOTHING) else { return };
@@ -351,16 +346,16 @@ impl<P: Platform> Collapse<'_, '_, P> {
                 if vma.attributes.flags.contains(VmaFlags::LOCKED) {
                     if let Some(file) = node.enter() {
                         // If refused, the small leaves stay.
-                        let _refused = self.map_block(&body, vma, range, &file, pages.start);
+                        let _refused = self.map_block(found.body, vma, range, &file, pages.start);
                     }
                     return;
                 }
-                let mut gather = MmuGather::new(self.pages(), &body.context);
+                let mut gather = MmuGather::new(self.pages(), &found.body.context);
                 let done = tables.unmap(&Zap::tables(range, range), &mut gather);
                 debug_assert_eq!(done, Ok(()), "no leaf reaches over the ends");
-                body.add_rss(self.pages(), gather.finish(), node.kind().into());
+                found.body.add_rss(self.pages(), gather.finish(), node.kind().into());
             });
-        }
+        });
     }
 }
 

@@ -117,7 +117,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             Step::Complete => {
                 drop(PoolFaults::of(self.0).lock_complete(VirtRange { start: addr, end: addr.add(1) }))
             }
-            Step::Whole(page) => self.make_whole(addr, page),
+            Step::Whole(page) => self.make_whole(addr, page)?,
             Step::Marked(folio) => MemoryLoss::of(self.memory).lose_marked(folio),
         }
         Ok(())

@@ -71,16 +71,15 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
         let private = vma.attributes.is_private();
         let there = memory.files().huge_page(memory.platform(), node, place.index);
-        if let Some(HugePage::Present { frame, .. }) = there
-            && !self.is_lost(vma, &place, frame, addr)
-            && let Some(step) = FileFaults::of(self.0).bring(vma, (frame, addr), caller)
-        {
-            return step;
+        if let Some(HugePage::Present { frame, .. }) = there {
+            if self.is_lost(vma, &place, frame, addr) {
+                return Err(FaultError::Poisoned);
+            }
+            if let Some(step) = FileFaults::of(self.0).bring(vma, (frame, addr), caller) {
+                return step;
+            }
         }
         match there {
-            Some(HugePage::Present { frame, .. }) if self.is_lost(vma, &place, frame, addr) => {
-                Err(FaultError::Poisoned)
-            }
             Some(HugePage::Present { frame, .. }) if private && access == Access::Write => {
                 self.map_copy(vma, &place, frame)
             }

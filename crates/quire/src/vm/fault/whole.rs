@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, Order, VirtAddr, VirtRange};
+use crate::error::Cancelled;
 use crate::filemap::HugePage;
 use crate::platform::Platform;
 use crate::vm::fault::HugePlace;
@@ -12,14 +13,17 @@ use crate::vm::gigantic::pool::PoolClears;
 impl<P: Platform> Faults<'_, '_, P> {
     /// Completes a page of a file, and maps it by one leaf around an address where leaves of pieces, or their
     /// empty table, are in the way. The caller holds no lock.
-    pub(super) fn make_whole(self, addr: VirtAddr, page: Frame) {
-        let clears = FileClears::of(self.memory);
-        PoolClears::of(self.memory).complete_around(page);
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the task is to be killed before the page is complete.
+    pub(super) fn make_whole(self, addr: VirtAddr, page: Frame) -> Result<(), Cancelled> {
+        let (clears, platform) = (FileClears::of(self.memory), self.memory.platform());
+        PoolClears::of(self.memory).complete_around_until(page, || platform.is_dying())?;
         let space = self.lock();
         let Some(vma) = space.tree.find(addr).filter(|vma| vma.attributes.huge_size().is_some()) else {
-            return;
+            return Ok(());
         };
-        let Some(place) = self.place_of(vma, addr) else { return };
+        let Some(place) = self.place_of(vma, addr) else { return Ok(()) };
         if self.has_whole(&place, page) && !clears.is_in_pieces(page) {
             clears.make_one_leaf(
                 self.body(),
@@ -28,6 +32,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                 page,
             );
         }
+        Ok(())
     }
 
     /// Whether this is the page at a claimed place of a file, and none of its memory went bad: a visit of all

@@ -15,8 +15,6 @@
 //! space for reading. A CPU that waits for a claim polls, with
 //! [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
 
-use core::sync::atomic::Ordering;
-
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::clear::Extent;
 use crate::error::Cancelled;
@@ -27,7 +25,7 @@ use crate::vm::fault::flags::fresh_flags;
 use crate::vm::fault::step::Caller;
 use crate::vm::gigantic::cancel::Cancellation;
 use crate::vm::gigantic::pool::PoolClears;
-use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Pieces, Source};
+use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
 use crate::vm::space::address_space::AddressSpace;
@@ -199,22 +197,10 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
             return Err(NotBegun::Again);
         }
         pages.frames().set_whole_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
-        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
-        let mut folio = Folio {
-            owner,
-            family,
-            base,
-            frame,
-            claimed,
-            done,
-            cancelled,
-            zero,
-            touched: index,
-            source: Source::Allocated,
-        };
+        let mut folio = Folio::new((owner, family), base, frame, Source::Allocated);
+        folio.touched = index;
         let piece = folio.claim(slot, index);
-        folios[slot] = Some(folio);
-        self.memory.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
+        self.memory.gigantic_clears().put(&mut folios, slot, folio);
         Ok(piece)
     }
 

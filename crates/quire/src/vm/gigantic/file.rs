@@ -22,8 +22,6 @@
 //!
 //! A CPU ends a page as a user of the file ([`FileNode::enter`]), so no page is dropped meanwhile.
 
-use core::sync::atomic::Ordering;
-
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::Level;
 use crate::error::{FaultError, MapError};
@@ -38,10 +36,9 @@ use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::gigantic::state::{Folio, NO_OWNER, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
@@ -57,18 +54,11 @@ impl<P: Platform> FileClears<'_, '_, P> {
     /// Begins with a page that the caller took for this place of a file, which it has claimed and which has
     /// no page; returns whether it did.
     pub(in crate::vm) fn begin(self, file: &FileNode, index: u64, frame: Frame) -> bool {
-        let mut folios = self.gigantic_clears().lock(self.platform());
-        // A frame that went bad before was only marked; a failure from here on completes the page.
-        let good = !self.pages().frames().has_bad(frame);
-        let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
+        // Before any leaf: the file's drop looks for leaves of pieces, too.
+        file.allow_pieces();
         let source = Source::File { number: file.number(), index };
-        let (owner, family, base, touched) = (NO_OWNER, 0, VirtAddr(0), 0);
-        *slot = Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched, source });
-        self.gigantic_clears().count.fetch_add(1, Ordering::Relaxed);
-        // The file's drop looks for leaves of pieces, too.
-        file.allow_parts();
-        true
+        let page = Folio::new((NO_OWNER, 0), VirtAddr(0), frame, source);
+        self.gigantic_clears().begin(self.pages(), page)
     }
 
     /// Whether a page of a file is in pieces.
@@ -112,19 +102,15 @@ impl<P: Platform> FileClears<'_, '_, P> {
         }
         let Some(slot) = self.make_ready(file, index, page) else { return false };
         let shown = index * FRAMES..(index + 1) * FRAMES;
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), file, after, &shown) {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self.0, &body, &space, file);
+        ReverseMap::of(self.0).each_mapper_alone(file, &shown, |found| {
             found.each_part(&shown, |vma, range| {
                 let mut any = false;
                 found.tables().runs(range, |_| any = true);
                 if any {
-                    self.make_one_leaf(&body, vma, range, page);
+                    self.make_one_leaf(found.body, vma, range, page);
                 }
             });
-        }
+        });
         // Another CPU may have ended it, too.
         self.gigantic_clears().end_entry(
             self.platform(),
@@ -166,7 +152,8 @@ impl<P: Platform> FileClears<'_, '_, P> {
         let pieces = (0..TABLE_ENTRIES as u64).map(|at| (at * BLOCK_SIZE, at * BLOCK_FRAMES as u64));
         let made = pieces.filter(|&(bytes, frames)| {
             let (addr, frame) = (range.start.add(bytes), page.add(frames));
-            // SAFETY: invariant 1: the file has the page while the caller uses it.
+            // SAFETY: invariants 1 and F3: the file has the page while the caller uses it, and its entry is gone
+            // or all its pieces are ready.
             unsafe { tables.map_large(addr, frame, PageSize::Size2M, flags) }.is_ok()
         });
         let made = made.count() as i64;
@@ -237,7 +224,8 @@ impl<P: Platform> FileFaults<'_, '_, P> {
 
     fn map_piece(self, vma: &Vma, addr: VirtAddr, frames: FrameRange) -> Result<(), MapError> {
         let flags = leaf_flags(&vma.attributes, true);
-        // SAFETY: invariant 1: the file has the page while the caller uses it.
+        // SAFETY: invariants 1 and F3: the file has the page while the caller uses it, and `bring` has found the
+        // piece ready.
         unsafe { self.tables().map_large(addr, frames.start, PageSize::Size2M, flags) }?;
         self.rss.add_as(self.memory.platform(), Counted::Huge, frames.count as i64);
         Ok(())

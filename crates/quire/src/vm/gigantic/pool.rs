@@ -13,7 +13,6 @@
 //!   reservation, and with the marks of the pieces that were cleared and never mapped.
 
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -33,10 +32,9 @@ use crate::vm::gigantic::file::{FileClears, FileFaults};
 use crate::vm::gigantic::state::{Folio, Folios, NO_OWNER, Piece, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::found::FoundBody;
 use crate::vm::space::guard::SpaceGuard;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
@@ -229,15 +227,12 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     /// Cancels these pages of a file, the private ones in each address space that maps them too. No fault can
     /// bring new ones. The caller holds no lock.
     pub(in crate::vm) fn cancel_of_file(self, file: &FileNode, pages: &Range<u64>) {
-        let mut after = 0;
-        while self.gigantic_clears().any()
-            && let Some(body) = FoundBody::next(self.platform(), file, after, pages)
-        {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self.0, &body, &space, file);
-            found.each_part(pages, |_, range| self.cancel_in(&body, range));
+        if !self.gigantic_clears().any() {
+            return;
         }
+        ReverseMap::of(self.0).each_mapper_alone(file, pages, |found| {
+            found.each_part(pages, |_, range| self.cancel(found.body, range));
+        });
         self.gigantic_clears().cancel_of_file(self.pages(), file, pages);
     }
 
@@ -257,13 +252,27 @@ impl<P: Platform> PoolClears<'_, '_, P> {
         unsafe { self.huge().give_from(pages, HugeSize::Size1G, folio.frame, folio.used_reservation()) };
     }
 
-    /// Completes the page around a frame, if it is mapped in pieces. The caller holds no lock.
+    /// Completes the page around a frame, if it is mapped in pieces, and also if the task is to be killed: what
+    /// it has stored stays. The caller holds no lock.
     pub(in crate::vm) fn complete_around(self, frame: Frame) {
+        let done = self.complete_around_until(frame, || false);
+        debug_assert_eq!(done, Ok(()), "it is not to stop");
+    }
+
+    /// The same, until `stop` says yes.
+    ///
+    /// # Errors
+    /// [`Cancelled`]: the page is still in pieces.
+    pub(in crate::vm) fn complete_around_until(
+        self,
+        frame: Frame,
+        stop: impl Fn() -> bool,
+    ) -> Result<(), Cancelled> {
         let around = |folio: &Folio| FrameRange::folio(folio.frame, Order::GIGANTIC).contains(frame);
         while self.gigantic_clears().any()
             && let Some(folio) = self.first(|folio| folio.is_of_pool() && around(folio))
         {
-            self.advance_all(around);
+            self.advance_all(around, &stop)?;
             if !folio.is_of_file()
                 && let Some(body) = GiganticClearing::of(self.0).find_body(folio.family, folio.owner)
             {
@@ -272,22 +281,23 @@ impl<P: Platform> PoolClears<'_, '_, P> {
                 drop(space);
             }
         }
+        Ok(())
     }
 
     fn first(self, chosen: impl Fn(&Folio) -> bool) -> Option<Folio> {
         self.gigantic_clears().lock(self.platform()).iter().flatten().find(|folio| chosen(folio)).copied()
     }
 
-    /// Clears and maps all pieces of the chosen pages. A task that is to be killed does so, too: what it has
-    /// stored stays.
-    fn advance_all(self, chosen: impl Fn(&Folio) -> bool) {
-        loop {
-            match self.advance(&chosen, || false) {
-                Ok(Advance::Done) => self.platform().reschedule_point(),
-                Ok(Advance::Busy) => self.platform().relax(),
-                Ok(Advance::Nothing) | Err(Cancelled) => return,
+    /// Clears and maps all pieces of the chosen pages, until `stop` says yes.
+    fn advance_all(self, chosen: impl Fn(&Folio) -> bool, stop: impl Fn() -> bool) -> Result<(), Cancelled> {
+        while !stop() {
+            match self.advance(&chosen, &stop)? {
+                Advance::Done => self.platform().reschedule_point(),
+                Advance::Busy => self.platform().relax(),
+                Advance::Nothing => return Ok(()),
             }
         }
+        Err(Cancelled)
     }
 }
 
@@ -311,17 +321,9 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
     /// Begins with a page that the caller took for an unmapped place, which it has claimed, from its pool;
     /// returns whether it did: the entry owns the page then. The lock is held for reading.
     pub(in crate::vm) fn begin(self, base: VirtAddr, frame: Frame, reserved: bool) -> bool {
-        let clears = self.memory.gigantic_clears();
-        let mut folios = clears.lock(self.memory.platform());
-        // A frame that went bad before was only marked; a failure from here on completes the page.
-        let good = !self.memory.pages().frames().has_bad(frame);
-        let Some(slot) = folios.iter_mut().find(|slot| slot.is_none() && good) else { return false };
-        let (owner, family, source) = (self.mapper.number(), self.family, Source::Pool { reserved });
-        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
-        *slot =
-            Some(Folio { owner, family, base, frame, claimed, done, cancelled, zero, touched: 0, source });
-        clears.count.fetch_add(1, Ordering::Relaxed);
-        true
+        let owner = (self.mapper.number(), self.family);
+        let page = Folio::new(owner, base, frame, Source::Pool { reserved });
+        self.memory.gigantic_clears().begin(self.memory.pages(), page)
     }
 
     /// The next step towards an access, if a page is cleared piece by piece there. The lock is held for
@@ -386,7 +388,8 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
                 return space;
             }
             drop(space);
-            clears.advance_all(|folio| folio.is_pool_page_in(owner, range));
+            let done = clears.advance_all(|folio| folio.is_pool_page_in(owner, range), || false);
+            debug_assert_eq!(done, Ok(()), "it is not to stop");
         }
     }
 

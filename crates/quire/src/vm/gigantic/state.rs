@@ -17,8 +17,8 @@ use crate::sync::{SpinGuard, SpinLock};
 /// The folios that are being cleared, for all address spaces together.
 pub(in crate::vm) struct GiganticClears {
     /// How many folios there are; a hint.
-    pub(super) count: AtomicUsize,
-    pub(super) folios: SpinLock<Folios>,
+    count: AtomicUsize,
+    folios: SpinLock<Folios>,
 }
 
 pub(super) type Folios = BootTable<Option<Folio>>;
@@ -140,6 +140,12 @@ impl Pieces {
 }
 
 impl Folio {
+    /// A folio of which no piece is claimed, for the address `base` of this owner of a family.
+    pub(super) fn new((owner, family): (u64, u64), base: VirtAddr, frame: Frame, source: Source) -> Self {
+        let [claimed, done, cancelled, zero] = [Pieces::NONE; 4];
+        Self { owner, family, base, frame, claimed, done, cancelled, zero, touched: 0, source }
+    }
+
     pub(super) fn is_of_pool(&self) -> bool {
         self.source != Source::Allocated
     }
@@ -242,6 +248,22 @@ impl GiganticClears {
 
     pub(super) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, Folios, P> {
         self.folios.lock(platform)
+    }
+
+    /// Begins with a page of a pool; returns whether it did.
+    pub(super) fn begin<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Folio) -> bool {
+        let mut folios = self.lock(pages.platform());
+        // A frame that went bad before was only marked; a failure from here on completes the page.
+        let good = !pages.frames().has_bad(page.frame);
+        let slot = folios.iter().position(Option::is_none).filter(|_| good);
+        slot.inspect(|&slot| self.put(&mut folios, slot, page)).is_some()
+    }
+
+    /// Puts a folio into a free slot.
+    pub(super) fn put(&self, folios: &mut Folios, slot: usize, folio: Folio) {
+        debug_assert!(folios[slot].is_none(), "the slot is in use");
+        folios[slot] = Some(folio);
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Cancels these pages (of 4 KiB) of a file that is closed, cut off there, or has no other reference,

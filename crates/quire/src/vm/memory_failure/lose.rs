@@ -77,9 +77,11 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 Verdict::Lost => Some(MemoryFailure::Free),
                 Verdict::Marked => Some(MemoryFailure::Marked),
                 Verdict::Huge => {
-                    self.lose_huge(frame);
+                    self.lose_huge(frame)?;
                     Some(MemoryFailure::Huge)
                 }
+                // Leaves for which memory was short at the first call.
+                Verdict::Already if self.lose_rest(frame)? => Some(MemoryFailure::Huge),
                 Verdict::Already => return Err(MemoryFailureError::AlreadyPoisoned),
                 Verdict::Anonymous => self.lose_anonymous(frame)?.then_some(MemoryFailure::Anonymous),
                 Verdict::Held => self.lose_cached(frame)?,
@@ -178,21 +180,35 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// it is mapped, and returns to its pool. One of a file is unmapped and stays with the file until the
     /// file frees it, since the file has nothing else for that place: a fault on it fails. (So does Linux
     /// since 6.2.)
-    fn lose_huge(self, frame: Frame) {
+    fn lose_huge(self, frame: Frame) -> Result<(), MemoryFailureError> {
         PoolClears::of(self.0).complete_around(frame);
-        let Some(head) = self.pages().frames().folio_start(frame) else { return };
+        let Some(head) = self.pages().frames().folio_start(frame) else { return Ok(()) };
         if self.pages().frames().is_lent(head) {
             self.take_huge_from(head, |_| true);
-        } else {
-            self.unmap_huge_everywhere(head, frame);
+            return Ok(());
         }
+        self.unmap_huge_everywhere(head, frame, false).map(drop)
+    }
+
+    /// Unmaps a frame of a file's huge page that was marked before. Returns whether a leaf mapped it still.
+    fn lose_rest(self, frame: Frame) -> Result<bool, MemoryFailureError> {
+        let frames = self.pages().frames();
+        let of_pool =
+            |head: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&of| frames.is_huge(*head, of));
+        let head = frames.folio_start(frame).filter(|head| of_pool(head) && !frames.is_lent(*head));
+        head.map_or(Ok(false), |head| self.unmap_huge_everywhere(head, frame, false))
     }
 
     /// Unmaps the huge page at `head`, or frame `bad` alone where parts of pages may be mapped by themselves.
-    /// A page does not name its file, so this rare case reads each leaf of each mapping of huge pages. The
-    /// caller holds no lock.
-    fn unmap_huge_everywhere(self, head: Frame, bad: Frame) {
-        let mut after = (0, 0);
+    /// Returns whether a leaf mapped it. A page does not name its file, so this rare case reads each leaf of
+    /// each mapping of huge pages. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MemoryFailureError::OutOfMemory`] if a large leaf must be split, and `whole` does not say that it
+    /// may be unmapped. It stays: a handler must not hear that the other parts are missing, and answer with
+    /// other contents.
+    fn unmap_huge_everywhere(self, head: Frame, bad: Frame, whole: bool) -> Result<bool, MemoryFailureError> {
+        let (mut after, mut found, mut short) = ((0, 0), false, false);
         while let Some((body, next)) = FoundBody::next_of_all(self.0, after) {
             after = next;
             let space = body.space.write(self.platform());
@@ -208,8 +224,12 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 let Some(addr) = find_leaf(&tables, vma.range, page, false) else { continue };
                 let mut gather = MmuGather::new(self.pages(), &body.context);
                 let part = addr.add((bad.0 - head.0) << FRAME_SHIFT);
-                let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
-                if !split || !poison_part(&tables, part, &mut gather) {
+                let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
+                let poisoned = if splits { poison_part(&tables, part, &mut gather) } else { None };
+                found |= poisoned.unwrap_or_else(|| tables.lookup(part).leaf_size().is_some());
+                if splits && poisoned.is_none() && !whole {
+                    short = true;
+                } else if poisoned.is_none() {
                     // Only this leaf, so that marks of a handler beside it stay.
                     let leaf = tables.lookup(part).leaf_size().unwrap_or(PageSize::Size4K).bytes();
                     let leaf = VirtRange::from_len(part.align_down(leaf), leaf);
@@ -219,10 +239,11 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
                 body.add_rss(self.pages(), gather.finish(), Counted::Huge);
             }
         }
+        if short { Err(MemoryFailureError::OutOfMemory) } else { Ok(found) }
     }
 
     /// Unmaps what went bad of a huge page of a closed file that has just been mapped: a failure before that
-    /// found no leaf. The caller holds no lock.
+    /// found no leaf. Where memory is short it unmaps the leaf around the bad part. The caller holds no lock.
     pub(in crate::vm) fn unmap_lost_parts(self, head: Frame, size: HugeSize) {
         let frames = self.pages().frames();
         if !frames.has_bad(head) {
@@ -232,7 +253,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
             let marked = frames.has_bad_in_block(block.start);
             let all = (0..block.count).map(|at| block.start.add(at));
             let bad = all.filter(|&frame| marked && frames.is_bad(frame));
-            bad.for_each(|frame| self.unmap_huge_everywhere(head, frame));
+            bad.for_each(|frame| _ = self.unmap_huge_everywhere(head, frame, true));
         }
     }
 
@@ -337,16 +358,19 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     }
 }
 
-/// Replaces the leaf of the 4 KiB at `addr`, if any, by a marker. Returns whether they are unmapped now:
-/// `false` when a larger leaf must be split and memory is short.
+/// Replaces the leaf of the 4 KiB at `addr`, if any, by a marker, or unmaps it. Returns whether there was one; `None` when
+/// a larger leaf must be split and memory is short.
 fn poison_part<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     addr: VirtAddr,
     gather: &mut MmuGather<'_, '_, P>,
-) -> bool {
-    if tables.split_ends(VirtRange::from_len(addr, FRAME_SIZE)).is_err() {
-        return false;
-    }
+) -> Option<bool> {
+    tables.split_ends(VirtRange::from_len(addr, FRAME_SIZE)).ok()?;
     let found = tables.lookup(addr);
-    found.leaf_size() != Some(PageSize::Size4K) || tables.poison(addr, PageSize::Size4K, found.entry, gather)
+    let mapped = found.leaf_size() == Some(PageSize::Size4K);
+    if mapped && !tables.poison(addr, PageSize::Size4K, found.entry, gather) {
+        let done = tables.unmap(&Zap::leaves(VirtRange::from_len(addr, FRAME_SIZE)), gather);
+        debug_assert_eq!(done, Ok(()), "the ends of a leaf");
+    }
+    Some(mapped)
 }

@@ -28,9 +28,10 @@
 //! Memory of the new page that goes bad before the second visit has no leaf to lose yet: it is handled after
 //! that visit, before the file is opened.
 //!
-//! The second visit cannot fail: leaves of 4 KiB need memory for their counts, which is *pinned* before the
-//! first by a count for each frame of the new page. `MADV_SPLIT` waits until the file is open, so no page
-//! gets its first parts meanwhile.
+//! Leaves of 4 KiB need memory for their counts. It is *pinned* before the first visit by a count for each
+//! frame of the new page, and made as large as the old page's. `MADV_SPLIT` waits until the file is open, so
+//! no page gets its first parts meanwhile. So the second visit needs memory only if `fork` gives a frame more
+//! than a hundred leaves between the visits; those for which there is no memory are unmapped then.
 
 use core::ops::Range;
 
@@ -50,10 +51,13 @@ use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::handle::handle;
 use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::migrate::relocate::STRETCH;
-use crate::vm::rmap::reverse::{FoundSpace, place_in};
+use crate::vm::rmap::reverse::{FoundSpace, ReverseMap, place_in};
 use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
+
+/// Leaves of a frame from which on its count may need wide lanes before the end of a move: a byte counts 255.
+const MANY_LEAVES: u32 = 128;
 
 /// What is to become of a page of a pool.
 #[derive(Clone, Copy)]
@@ -64,6 +68,13 @@ pub(in crate::vm) struct HugeMove {
     pub(in crate::vm) pooled: bool,
     /// A frame of it that must not be used again.
     pub(in crate::vm) bad: Option<Frame>,
+}
+
+/// Leaves of one size that get other frames with one flush.
+struct Batch {
+    leaves: [Option<Relocation>; MOVE_LEAVES],
+    count: usize,
+    size: PageSize,
 }
 
 handle! { HugeMigration of MmShared }
@@ -225,15 +236,17 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         } else if FileClears::of(self.0).is_in_pieces(old) {
             Err(MigrateError::Busy)
         } else {
-            self.pin_counts(file, new.frame, size).map(|pinned| {
+            self.pin_counts(file, (old, new.frame), size).map(|pinned| {
                 self.forbid_stores(file, &shown);
                 self.copy_page(old, new.frame, size);
                 pages.frames().copy_huge_note(old, new.frame);
                 self.files().exchange_huge_page(self.platform(), file, index, new.frame);
-                self.each_mapper(file, &shown, |found| self.relocate_in(found, &shown, (old, new.frame)));
+                ReverseMap::of(self.0).each_mapper_alone(file, &shown, |found| {
+                    self.relocate_in(found, &shown, (old, new.frame));
+                });
                 MemoryLoss::of(self.0).unmap_lost_parts(new.frame, size);
                 self.unpin_counts(pinned);
-                pages.frames().wait_until_uncounted(old, size.order(), file.allows_parts());
+                pages.frames().wait_until_uncounted(old, size.order(), file.may_have_small_leaves());
             })
         };
         drop((closed, right));
@@ -250,20 +263,10 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         moved
     }
 
-    /// Visits every address space that maps one of these pages of a closed file, under its lock for writing.
-    fn each_mapper(self, file: &FileNode, shown: &Range<u64>, mut visit: impl FnMut(&FoundSpace<'_, 'p, P>)) {
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), file, after, shown) {
-            after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            visit(&FoundSpace::new(self.0, &body, &space, file));
-        }
-    }
-
     /// Takes the right to store from all leaves of these pages of a closed file. Private mappings show them
     /// without it.
     fn forbid_stores(self, file: &FileNode, shown: &Range<u64>) {
-        self.each_mapper(file, shown, |found| {
+        ReverseMap::of(self.0).each_mapper_alone(file, shown, |found| {
             let mut owed = FlushBatch::new();
             found.each_part(shown, |vma, range| {
                 if !vma.attributes.is_private() {
@@ -279,43 +282,43 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
     /// copied from a parent that was visited before.
     fn relocate_in(self, found: &FoundSpace<'_, 'p, P>, shown: &Range<u64>, (old, new): (Frame, Frame)) {
         found.each_part(shown, |_, range| {
+            let mut batch = Batch { leaves: [None; MOVE_LEAVES], count: 0, size: PageSize::Size4K };
             found.tables().runs(range, |run| {
                 let of_page = FrameRange::new(old, range.pages()).contains(run.first.frame());
                 if !of_page || run.first.has(EntryFlags::ANON) || run.first.has(EntryFlags::SPECIAL) {
                     return;
                 }
-                for first in (0..run.count).step_by(MOVE_LEAVES) {
-                    let leaf = |at: u64| {
-                        let frame = run.first.frame().add((first + at) * run.size.frames());
-                        let entry = Entry::leaf(frame, run.size, run.first.flags());
-                        let addr = run.addr.add((first + at) * run.size.bytes());
-                        Relocation::new(addr, entry, new.add(frame.0 - old.0))
-                    };
-                    let count = (run.count - first).min(MOVE_LEAVES as u64);
-                    let mut leaves: [_; MOVE_LEAVES] =
-                        core::array::from_fn(|at| ((at as u64) < count).then(|| leaf(at as u64)));
-                    self.relocate_leaves(found, &mut leaves, run.size);
-                    self.platform().reschedule_point();
+                for at in 0..run.count {
+                    if batch.count == MOVE_LEAVES || batch.size != run.size {
+                        self.relocate_leaves(found, &mut batch);
+                        batch.size = run.size;
+                    }
+                    let frame = run.first.frame().add(at * run.size.frames());
+                    let entry = Entry::leaf(frame, run.size, run.first.flags());
+                    let addr = run.addr.add(at * run.size.bytes());
+                    batch.leaves[batch.count] = Some(Relocation::new(addr, entry, new.add(frame.0 - old.0)));
+                    batch.count += 1;
                 }
             });
+            self.relocate_leaves(found, &mut batch);
         });
     }
 
-    fn relocate_leaves(
-        self,
-        found: &FoundSpace<'_, 'p, P>,
-        leaves: &mut [Option<Relocation>],
-        size: PageSize,
-    ) {
+    /// Relocates a batch with one flush, and empties it. Ends with a reschedule point.
+    fn relocate_leaves(self, found: &FoundSpace<'_, 'p, P>, batch: &mut Batch) {
+        let (leaves, size) = (&mut batch.leaves[..core::mem::take(&mut batch.count)], batch.size);
+        if leaves.is_empty() {
+            return;
+        }
         let mut gather = MmuGather::new(self.pages(), &found.body.context);
-        // SAFETY: invariant 1: the file has the new page, and is closed.
+        // SAFETY: invariants 1 and F4: the file has the new page, and is closed.
         let done = unsafe { found.tables().relocate(leaves, size, &mut gather, |_| {}) };
         // Resident memory is unchanged, so the result is dropped.
         gather.finish();
         if done.is_ok() {
-            return;
+            return self.platform().reschedule_point();
         }
-        // Counts of so many leaves of 4 KiB need more than was pinned (255 for each frame), and there is no
+        // `fork` has made so many leaves since that their counts need more than was pinned, and there is no
         // memory.
         for leaf in leaves.iter().flatten().filter(|leaf| !leaf.is_taken()) {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
@@ -324,25 +327,29 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
             debug_assert_eq!(gone, Ok(()), "the ends of a leaf");
             found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         }
+        self.platform().reschedule_point();
     }
 
     /// Pins memory to count leaves of 4 KiB of each frame of a page, if the file's pages may be mapped in
-    /// parts: counts each frame once, and most twice, so that the counts of a block have room for many.
+    /// parts: counts each frame once, and most twice, so that the counts of a block have room for many. Where
+    /// the old page has many, they have room for any number.
     fn pin_counts(
         self,
         file: &FileNode,
-        page: Frame,
+        (old, new): (Frame, Frame),
         size: HugeSize,
     ) -> Result<impl Iterator<Item = FrameRange> + use<P>, MigrateError> {
         let frames = if file.allows_parts() { size.order().frames() } else { 0 };
         let pins = move |frames| {
             (0..frames).step_by(BLOCK_FRAMES).flat_map(move |block| {
-                [0, 1].map(|from| FrameRange::new(page.add(block + from), BLOCK_FRAMES as u64 - 1))
+                [0, 1].map(|from| FrameRange::new(new.add(block + from), BLOCK_FRAMES as u64 - 1))
             })
         };
         for (done, pin) in pins(frames).enumerate() {
-            if self.count_pin(pin).is_err() {
-                self.unpin_counts(pins(frames).take(done));
+            let counted = self.count_pin(pin);
+            let kept = done + usize::from(counted.is_ok());
+            if counted.and_then(|()| self.widen_like(pin, old.add(pin.start.0 - new.0))).is_err() {
+                self.unpin_counts(pins(frames).take(kept));
                 return Err(MigrateError::OutOfMemory);
             }
         }
@@ -356,6 +363,16 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
                 Err(CountError::Prepare { at, .. }) => self.pages().counts().prepare_counts(at)?,
             }
         }
+    }
+
+    /// Makes room for any number of leaves in the counts of a block that has both its pins, if there are many
+    /// in the block that it replaces.
+    fn widen_like(self, pin: FrameRange, old: Frame) -> Result<(), AllocError> {
+        let (counts, last) = (self.pages().counts(), pin.start.index_in_block() == 1);
+        if last && counts.most_small_leaves(old) >= MANY_LEAVES {
+            counts.widen_counts(pin.start)?;
+        }
+        Ok(())
     }
 
     fn unpin_counts(self, pinned: impl Iterator<Item = FrameRange>) {

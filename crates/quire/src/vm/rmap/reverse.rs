@@ -4,8 +4,7 @@
 //! family of the address space. Each address space that maps it is of that family and maps it at that
 //! address, unless the mapping was moved; mappings record how far they were moved (decision 21).
 //!
-//! Each address space is visited once, in ascending order of the numbers, under its own lock for reading; the
-//! visit covers all its mappings of the pages. No lock is held between visits, and still no leaf is missed. A
+//! Each address space is visited once, in ascending order of the numbers, under its own lock; the visit covers all its mappings of the pages. No lock is held between visits, and still no leaf is missed. A
 //! new leaf comes from a fault, which the caller has excluded; from another address of the same address
 //! space; or from a parent, whose number is smaller and whose lock `fork` holds until the child can be found
 //! (decision 20).
@@ -27,7 +26,7 @@ use crate::vm::space::found::FoundBody;
 use crate::vm::space::shared::MmShared;
 use crate::vm::space::state::Space;
 
-/// An address space that maps the pages, with its lock held for reading.
+/// An address space that maps the pages, with its lock held for reading or for writing.
 pub(in crate::vm) struct FoundSpace<'a, 'p, P: Platform> {
     pub(in crate::vm) memory: &'a MmShared<'p, P>,
     pub(in crate::vm) body: &'a MmBody,
@@ -50,6 +49,21 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
         while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
+            visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
+        }
+    }
+
+    /// The same for a caller that unmaps or replaces leaves: under each address space's lock for writing.
+    pub(in crate::vm) fn each_mapper_alone(
+        self,
+        file: &FileNode,
+        pages: &Range<u64>,
+        mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
+    ) {
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
             visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
         }
     }
@@ -116,7 +130,7 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
 }
 
 impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
-    /// The caller holds the lock of the address space for reading.
+    /// The caller holds the lock of the address space.
     pub(in crate::vm) fn new(
         memory: &'a MmShared<'p, P>,
         body: &'a MmBody,

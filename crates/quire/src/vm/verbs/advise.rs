@@ -73,22 +73,22 @@ impl<P: Platform> Madvise<'_, '_, P> {
 
     /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files
     /// closed, after it noted that their pages may get parts: a move closes its file before it looks for
-    /// that, and pins memory then.
+    /// that, and pins memory then. A refused call notes nothing, and waits for no task.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
+        let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
         let space = loop {
             let space = self.lock();
+            covers(&space, range)?;
+            check_ends(&space, range)?;
+            if !space.tree.overlapping(range).all(fits) {
+                return Err(MmError::Invalid);
+            }
             if space.tree.overlapping(range).all(allow_parts) {
                 break space;
             }
             drop(space);
             self.memory.platform().relax();
         };
-        covers(&space, range)?;
-        check_ends(&space, range)?;
-        let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
-        if !space.tree.overlapping(range).all(fits) {
-            return Err(MmError::Invalid);
-        }
         let allow = |vma: &mut VmaAttributes| vma.flags = vma.flags.union(VmaFlags::SPLIT);
         AttributeChange::of(self.0).change_and_unlock(space, range, allow)
     }

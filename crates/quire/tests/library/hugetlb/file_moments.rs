@@ -1,8 +1,9 @@
 //! Pages of files of 1 GiB that are cleared piece by piece, or that move, while another CPU does something at
 //! any moment; and what is left where pieces were unmapped.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
@@ -19,7 +20,7 @@ use crate::hugetlb::pieces::{ALL_FREE, GIB, idle, leaf_bytes, with_machine};
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, R, RW, Space, all_are_back, info, load, of_file, run, store, within,
 };
-use testkit::{held_up_to_look, ranges_of};
+use testkit::{held_up_to_look, ranges_of, stress_time};
 
 const PAGE: u64 = 4096;
 /// How long one CPU waits for another that visits or clears all of a page.
@@ -285,4 +286,81 @@ fn a_page_that_cannot_be_ended_keeps_no_cpu_from_others() {
         met
     });
     assert_eq!(ended, 0, "the second page is in pieces");
+}
+
+/// Pieces of each page into which words are stored first, so that each page of the pool has old contents.
+const USED: u64 = 32;
+
+/// Leaves words in the pages of a pool.
+fn use_all(machine: &Hosted, manager: &Manager<'_>, pages: u64) {
+    let file = manager.huge_file(Size1G, pages * GIB).unwrap();
+    run(manager, |mm| {
+        mm.mmap(&of_file(&file, Shared, BASE, (0, pages * 512))).unwrap();
+        for piece in (0..pages).flat_map(|page| page * 512..page * 512 + USED) {
+            [128, 136].into_iter().for_each(|at| store(machine, mm, BASE + piece * HUGE + at, !0).unwrap());
+        }
+    });
+    drop(file);
+}
+
+/// CPUs store in two address spaces, clear ahead, fork, move, and punch holes at once. No load sees what a
+/// page had before it was cleared (invariant F3).
+#[test]
+fn pieces_are_cleared_beside_verbs_on_other_cpus() {
+    with_machine(4, 4, |machine, manager| {
+        use_all(machine, manager, 4);
+        let file = &manager.huge_file(Size1G, 2 * GIB).unwrap();
+        let spaces = &[(); 2].map(|()| manager.new_mm().unwrap());
+        for mm in spaces {
+            mm.mmap(&MapRequest { noreserve: true, ..of_file(file, Shared, BASE, (0, 2 * 512)) }).unwrap();
+        }
+        let end = Instant::now() + stress_time();
+        machine.spawn_cpus(4, |cpu| {
+            let mut rng = fastrand::Rng::with_seed(cpu.0.into());
+            if cpu.0 == 3 {
+                while Instant::now() < end {
+                    let mm = &spaces[rng.usize(..2)];
+                    match rng.u32(..6) {
+                        0 => mm.fork().unwrap().exit(),
+                        1 => mm.mprotect(VirtAddr(BASE), 2 * GIB, RW).unwrap(),
+                        2 => mm.madvise(VirtAddr(BASE), 2 * GIB, Advice::DontNeed).unwrap(),
+                        3 => file.punch_hole(GIB..2 * GIB).unwrap(),
+                        4 => {
+                            let found = mm.translate(VirtAddr(BASE), Access::Read);
+                            let _moved = found.map(|found| manager.migrate(found.frame));
+                        }
+                        _ => std::thread::sleep(Duration::from_millis(5)),
+                    }
+                }
+                return;
+            }
+            if cpu.0 == 2 {
+                while Instant::now() < end {
+                    manager.clear_ahead();
+                }
+                return;
+            }
+            // The first page is never dropped: what a CPU stored there stays.
+            let mm = &spaces[cpu.0 as usize];
+            mm.switch_in();
+            let own = |piece: u64| BASE + piece * HUGE + u64::from(cpu.0) * 8;
+            let mut words = BTreeMap::new();
+            while Instant::now() < end {
+                let (piece, word) = (rng.u64(..1024), rng.u64(1..));
+                let other = load(machine, mm, own(piece % 512 % USED) + 128 + piece / 512 * GIB);
+                assert!(matches!(other, Ok(0) | Err(_)), "a piece was not cleared");
+                if store(machine, mm, own(piece), word).is_ok() && piece < 512 {
+                    words.insert(piece, word);
+                }
+            }
+            words.iter().for_each(|(&piece, &word)| assert_eq!(load(machine, mm, own(piece)), Ok(word)));
+            mm.switch_out();
+        });
+        for mm in spaces {
+            mm.validate().unwrap();
+            mm.munmap(VirtAddr(BASE), 2 * GIB).unwrap();
+        }
+        file.truncate(0).unwrap();
+        assert_eq!(info(manager, Size1G), ALL_FREE(4));
+    });
 }

@@ -14,6 +14,7 @@ mod groups;
 mod lockstep;
 mod mappings;
 mod model;
+mod move_costs;
 mod moves;
 mod nodes;
 mod part_moves;

@@ -20,29 +20,34 @@ use crate::hugetlb::world::{
 };
 use testkit::{Stress, seed};
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Where a second mapping, or a private one, begins.
-const OTHER: u64 = BASE + 8 * GIB;
+pub(super) const OTHER: u64 = BASE + 8 * GIB;
 
-/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, and whether it
-/// is marked for a handler.
-fn parts(machine: &Hosted, mm: &Space<'_>, addr: u64, head: Frame) -> Vec<(u64, u64, bool)> {
+/// Each 4 KiB of 2 MiB that is mapped: its place in the page at `head`, the size of its leaf, its marks, what
+/// hardware recorded (accessed, dirty), and how many leaves map its frame.
+type Part = (u64, u64, u64, (bool, bool), u64);
+
+fn parts(manager: &Manager<'_>, machine: &Hosted, mm: &Space<'_>, addr: u64, head: Frame) -> Vec<Part> {
     let mut parts = Vec::new();
     mm.pagemap(VirtRange::from_len(VirtAddr(addr), HUGE), |at, word| {
         if let Some(frame) = word.frame() {
-            let leaf = machine.probe(mm.root(), at).unwrap().frames;
-            parts.push((frame.0.wrapping_sub(head.0), leaf, word.has(PageWord::UFFD_WP)));
+            let leaf = machine.probe(mm.root(), at).unwrap();
+            let marks = word.0 & !(PageWord::SOFT_DIRTY - 1);
+            let recorded = (leaf.accessed, leaf.dirty);
+            let leaves = manager.pages().counts().mapcount(frame);
+            parts.push((frame.0.wrapping_sub(head.0), leaf.frames, marks, recorded, leaves));
         }
     });
     parts
 }
 
-fn head_of(mm: &Space<'_>, addr: u64, size: HugeSize) -> Frame {
+pub(super) fn head_of(mm: &Space<'_>, addr: u64, size: HugeSize) -> Frame {
     let found = mm.translate(VirtAddr(addr), Access::Read).expect("mapped");
     Frame(found.frame.0 & !(size.order().frames() - 1))
 }
 
-fn drop_part(mm: &Space<'_>, addr: u64, len: u64) {
+pub(super) fn drop_part(mm: &Space<'_>, addr: u64, len: u64) {
     mm.madvise(VirtAddr(addr), len, Advice::DontNeed).unwrap();
 }
 
@@ -66,7 +71,7 @@ fn parts_move_with_their_page_in_every_address_space() {
             store(machine, &second, OTHER, 3).unwrap();
         });
         let old = head_of(&first, BASE, Size2M);
-        let seen = |mm, head| parts(machine, mm, BASE, head);
+        let seen = |mm, head| parts(manager, machine, mm, BASE, head);
         let before = [&first, &second].map(|mm| seen(mm, old));
         let (pool, rss) = (info(manager, Size2M), [&first, &second].map(|mm| mm.rss().huge));
         assert_eq!((before[0].len(), manager.migrate(old.add(77))), (508, Ok(512)));
@@ -108,7 +113,7 @@ fn a_range_with_a_gigabyte_in_parts_is_emptied() {
             drop_part(mm, BASE + 7 * HUGE, 2 * HUGE);
             let old = head_of(mm, BASE, Size1G);
             let seen = |head: Frame| {
-                [0, 5, 7, 9, 511].map(|at| parts(machine, mm, BASE + at * HUGE, head.add(at * 512)))
+                [0, 5, 7, 9, 511].map(|at| parts(manager, machine, mm, BASE + at * HUGE, head.add(at * 512)))
             };
             let before = seen(old);
             assert_eq!(before.each_ref().map(Vec::len), [512, 511, 0, 512, 512]);
@@ -180,11 +185,11 @@ fn a_handler_is_told_of_no_move() {
                     drop_part(mm, BASE + 32 * PAGE, PAGE);
                 }
                 let old = head_of(mm, BASE, Size2M);
-                let before = parts(machine, mm, BASE, old);
+                let before = parts(manager, machine, mm, BASE, old);
                 assert_eq!(manager.migrate(old), Ok(512));
                 let new = head_of(mm, BASE, Size2M);
                 assert_ne!(new, old);
-                assert_eq!(parts(machine, mm, BASE, new), before);
+                assert_eq!(parts(manager, machine, mm, BASE, new), before);
                 let loaded = |at: u64| load(machine, mm, BASE + at * PAGE) == Ok(40 + at);
                 assert!((0..512).filter(|at| !splits || *at != 32).all(loaded));
                 if splits {
@@ -219,9 +224,11 @@ fn a_move_that_fails_at_any_allocation_changes_nothing() {
             let old = head_of(&spaces[0], BASE, Size1G);
             let seen = |head: Frame| {
                 let blocks = (0..12).map(|at| at * 8);
-                let of = |mm| parts(machine, mm, BASE, head).len();
+                let of = |mm| parts(manager, machine, mm, BASE, head).len();
                 let all = blocks.map(|at| {
-                    spaces.each_ref().map(|mm| parts(machine, mm, BASE + at * HUGE, head.add(at * 512)))
+                    spaces
+                        .each_ref()
+                        .map(|mm| parts(manager, machine, mm, BASE + at * HUGE, head.add(at * 512)))
                 });
                 (spaces.each_ref().map(of), all.collect::<Vec<_>>())
             };
@@ -280,7 +287,7 @@ fn upset(manager: &Manager<'_>, mm: &Space<'_>, random: &mut fastrand::Rng) -> b
     false
 }
 
-/// No store is lost while pages in parts move, are unmapped, protected, collapsed and forked.
+/// No store is lost while pages in parts move, are unmapped, protected, collapsed and forked (invariant F4).
 #[test]
 fn parts_move_beside_stores_in_two_address_spaces() {
     let first = seed(fastrand::u64(..));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, Nested};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
-use quire::error::FaultError;
-use quire::hugetlb::{HugeSize, PoolInfo};
-use quire::manager::Config;
+use quire::error::{FaultError, MemoryFailureError};
+use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
+use quire::manager::{Config, Failed};
 use quire::page_alloc::{AllocatorConfig, NodeSet, Zeroes};
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
@@ -163,7 +163,8 @@ fn a_collapse_that_stops_halfway_is_told() {
     });
 }
 
-/// Without memory for a split the whole leaf is unmapped, and nothing beside it: marks stay.
+/// Without memory for a split the leaf stays and the caller is told so, since a handler would answer for the
+/// parts beside the bad one; nor do marks beside it change. The next call goes on.
 #[test]
 fn bad_memory_wipes_out_no_mark_even_without_memory() {
     with_page(false, |machine, manager| {
@@ -180,11 +181,15 @@ fn bad_memory_wipes_out_no_mark_even_without_memory() {
                 .expect("nothing is there");
             let leaf = machine.probe(mm.root(), VirtAddr(bad)).expect("it is mapped");
             assert_eq!(leaf.frames, 512);
+            let failed = leaf.frame.add((bad - leaf.addr.0) / PAGE);
             machine.set_failures(FailurePlan::From(0));
-            manager
-                .memory_failure(leaf.frame.add((bad - leaf.addr.0) / PAGE))
-                .expect("it is a page of a pool");
+            assert_eq!(manager.memory_failure(failed), Err(MemoryFailureError::OutOfMemory));
             machine.set_failures(FailurePlan::Off);
+            assert_eq!(machine.probe(mm.root(), VirtAddr(bad)), Some(leaf));
+            assert_eq!(manager.memory_failure(failed), Ok(Failed::Huge(HugeFailure::InUse)));
+            assert_eq!(manager.memory_failure(failed), Err(MemoryFailureError::AlreadyPoisoned));
+            assert!(machine.probe(mm.root(), VirtAddr(bad)).is_none());
+            assert_eq!(machine.probe(mm.root(), VirtAddr(bad + PAGE)).map(|part| part.frames), Some(1));
             mm.userfault_unregister(VirtAddr(BASE), GIB).expect("memory");
             for at in [marked, bad] {
                 assert_eq!(mm.fault(VirtAddr(at), Access::Read).err(), Some(FaultError::Poisoned));

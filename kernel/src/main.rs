@@ -41,14 +41,16 @@ use memory::{kernel_half, manager, ranges};
 use task::process::Process;
 use task::thread::UserContext;
 use task::{Task, sched};
+use time::Starting;
 
 /// The boot code calls this on the kernel's stack, with the first GiB mapped at 0 too.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
     let info = leave_boot_tables(start_info);
     command::remember(info);
-    start_processor(info);
+    let clocks = start_processor(info);
     start_memory(info);
+    clocks.finish();
     let check = selftest::wanted();
     cpu::start::start_others(info);
     if check {
@@ -78,9 +80,10 @@ fn leave_boot_tables(start_info: PhysAddr) -> BootInfo {
     unsafe { BootInfo::read(start_info, DIRECT_MAP as usize) }
 }
 
-/// Prepares the processor for traps and programs, finds the others, and turns interrupts on.
+/// Prepares the processor for traps and programs, finds the others, and turns interrupts on. The clocks are measured while
+/// the caller starts the memory manager.
 #[inline(never)]
-fn start_processor(info: BootInfo) {
+fn start_processor(info: BootInfo) -> Starting {
     cpu::start::prepare(CpuId(0));
     cpu::traps::mask_legacy_interrupts();
     let mut topology = Topology::new(apic::id_by_cpuid());
@@ -95,8 +98,9 @@ fn start_processor(info: BootInfo) {
     apic::map(topology.local_apic);
     cpu::topology::install(topology);
     apic::enable();
-    time::start();
+    let clocks = time::start();
     interrupts::enable();
+    clocks
 }
 
 /// Hands all free memory to Quire. The kernel can allocate from here on.

@@ -8,7 +8,7 @@ use spin::Once;
 
 use super::archive;
 use super::dentry::Dentry;
-use super::generated::{self, Trees};
+use super::generated::Tree;
 use super::mounted;
 use super::mounts;
 use super::node::{Kind, New, NewKind};
@@ -20,7 +20,6 @@ use super::tmpfs::TmpFs;
 use super::unpack;
 use crate::device::disk;
 use crate::errno::Errno;
-use crate::observe;
 use crate::sync::Mutex;
 
 /// The numbers of the file systems (`st_dev`); that of nodes without a place is 2.
@@ -60,11 +59,8 @@ pub fn start() -> Result<(), Errno> {
     }
     mounts::add_root(&root)?;
     fill_devices(&mounts::put("tmpfs", &at(&root, "dev")?, TmpFs::with_root(DEV_FS, 0o755))?)?;
-    let mut machine = observe::machine_files();
-    generated::add_mounts(&mut machine);
-    let trees = Trees::new((PROC_FS, SYS_FS), machine, observe::process_files())?;
-    mounts::put("proc", &at(&root, "proc")?, trees.proc)?;
-    mounts::put("sysfs", &at(&root, "sys")?, trees.sys)?;
+    mounts::put("proc", &at(&root, "proc")?, Tree::proc(PROC_FS))?;
+    mounts::put("sysfs", &at(&root, "sys")?, Tree::sys(SYS_FS))?;
     *ROOT.lock() = Some(root);
     Ok(())
 }

@@ -9,7 +9,7 @@ use quire::page_alloc::{NodePolicy, NodeSet};
 use quire::platform::FramePlatform;
 use quire_interop::proc;
 
-use super::List;
+use super::{Control, List, writer};
 use crate::cpu::area;
 use crate::errno::Errno;
 use crate::memory::manager::manager;
@@ -63,24 +63,20 @@ pub(super) fn add_file(list: &mut List, path: String, file: String) {
     let name = file.rsplit('/').next().unwrap_or_default();
     let readable = name != "demote";
     let writable = !["free_hugepages", "resv_hugepages", "surplus_hugepages"].contains(&name);
+    let mode = match (readable, writable) {
+        (true, true) => 0o644,
+        (true, false) => 0o444,
+        (false, _) => 0o200,
+    };
     let read = file.clone();
-    if readable {
-        list.text(path.clone(), move |mut out: &mut dyn core::fmt::Write| {
-            // The list names files that exist; what is left is that the text does not fit.
-            let done = manager().huge_pools().read_file(manager().pages(), &read, &mut out);
-            done.map_err(|_| core::fmt::Error)
-        });
-    }
-    if !writable {
-        return;
-    }
-    if readable {
-        let added = list.0.last_mut().expect("added just now");
-        added.mode = 0o644;
-        added.control = Some(Box::new(move |text| write(&file, text)));
-    } else {
-        list.trigger(path, move |text| write(&file, text));
-    }
+    let text = move |mut out: &mut dyn core::fmt::Write| {
+        // The list names files that exist; what is left is that the text does not fit.
+        let done = manager().huge_pools().read_file(manager().pages(), &read, &mut out);
+        done.map_err(|_| core::fmt::Error)
+    };
+    let text = readable.then(|| writer(text));
+    let control = writable.then(|| Box::new(move |text: &str| write(&file, text)) as Control);
+    list.add(&path, mode, text, control, None);
 }
 
 /// A pool may stay smaller than was asked for. As in Linux, its file says how large it is.

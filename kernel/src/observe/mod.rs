@@ -108,9 +108,9 @@ pub struct ProcessFile {
     pub control: Option<ProcessControl>,
 }
 
-/// The files about the machine. Made once, when the file system starts: nodes, CPUs and page sizes do not change.
-pub fn machine_files() -> Vec<MachineFile> {
-    let mut list = List(Vec::new());
+/// Hands each file about the machine to `each`. Nodes, CPUs and page sizes do not change.
+pub fn machine_files(each: &mut dyn FnMut(MachineFile)) {
+    let mut list = List(each);
     machine::add(&mut list);
     memory::add(&mut list);
     sysctl::add(&mut list);
@@ -118,7 +118,6 @@ pub fn machine_files() -> Vec<MachineFile> {
     thp::add(&mut list);
     node::add(&mut list);
     cpu::add(&mut list);
-    list.0
 }
 
 /// The files of each process's folder.
@@ -126,10 +125,10 @@ pub fn process_files() -> &'static [ProcessFile] {
     process::FILES
 }
 
-/// Files that are being listed.
-struct List(Vec<MachineFile>);
+/// Takes the files that are listed.
+struct List<'l>(&'l mut dyn FnMut(MachineFile));
 
-impl List {
+impl List<'_> {
     /// Adds a file. One function for all, since a copy for each of a hundred files is 8 KiB of code that runs once.
     #[inline(never)]
     fn add(
@@ -140,7 +139,7 @@ impl List {
         control: Option<Control>,
         bytes: Option<Bytes>,
     ) {
-        self.0.push(MachineFile { path: path.into(), mode, text, control, bytes });
+        (self.0)(MachineFile { path: path.into(), mode, text, control, bytes });
     }
 
     /// Adds a file that can only be read.

@@ -16,12 +16,21 @@ const COMMAND: u16 = 0x43;
 const COUNT_DOWN: u8 = 0b0011_0000;
 /// Latches counter 0.
 const LATCH: u8 = 0;
-/// A window of the measurement, in ticks: about a millisecond.
-const WINDOW: u64 = 1193;
-/// At most so many windows, until two agree.
+/// Latches the status of counter 0, of which one bit is the output: high when the count has come to zero (mode 0).
+const LATCH_STATUS: u8 = 0b1110_0010;
+const OUTPUT: u8 = 1 << 7;
+/// The shortest window of the measurement, in ticks: about a millisecond.
+const WINDOW: u16 = 1193;
+/// The longest is this many times doubled; the PIT counts for 55 ms.
+const DOUBLINGS: u32 = 6;
+/// At most so many windows, until one ends before the PIT does.
 const WINDOWS: usize = 100;
-/// Two windows agree if they differ by less than this part.
-const AGREEMENT: u64 = 256;
+/// So many readings are taken at each end of a window.
+const READINGS: usize = 4;
+/// The two readings of a window may take this part of it.
+const ACCURACY: u64 = 256;
+/// A window is waited for so many readings of the PIT.
+const PATIENCE: u32 = 1_000_000;
 
 /// Ticks in a second.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +41,27 @@ pub struct Speeds {
     pub apic_timer: u64,
 }
 
-/// Finds the speeds. Uses the APIC's timer and the PIT, and interrupts are off.
-pub fn measure() -> Speeds {
-    by_cpuid().unwrap_or_else(by_pit)
+/// The search for the speeds: done at once, or a window of the PIT that has begun.
+pub enum Measurement {
+    /// The processor said them.
+    Known(Speeds),
+    /// They are counted from this moment on.
+    Since(Moment),
+}
+
+impl Measurement {
+    /// Begins. Uses the PIT and the APIC's timer, whose interrupt stays off until [`Self::finish`].
+    pub fn start() -> Self {
+        by_cpuid().map_or_else(|| Self::Since(start_window()), Self::Known)
+    }
+
+    /// Ends. What the kernel did since [`Self::start`] was the measured time, so that mostly nothing is left to wait for.
+    pub fn finish(self) -> Speeds {
+        match self {
+            Self::Known(speeds) => speeds,
+            Self::Since(start) => by_pit(start),
+        }
+    }
 }
 
 /// CPUID 15H says how many ticks the counter makes for some of the crystal's, and the crystal's frequency (SDM
@@ -50,54 +77,70 @@ fn by_cpuid() -> Option<Speeds> {
     (speeds.counter > 0 && speeds.apic_timer > 0).then_some(speeds)
 }
 
-/// What was read at one moment: the moment at which the PIT's count changed.
+/// What was read at one moment.
 #[derive(Clone, Copy)]
-struct Moment {
+pub struct Moment {
     pit: u16,
     counter: u64,
     apic_timer: u32,
+    /// Ticks of the counter that passed during the reading. A busy host pauses the machine between any two reads.
+    took: u64,
 }
 
-impl Speeds {
-    fn agrees_with(self, other: Self) -> bool {
-        let agree = |a: u64, b: u64| a.abs_diff(b) < a / AGREEMENT;
-        agree(self.counter, other.counter) && agree(self.apic_timer, other.apic_timer)
-    }
-}
-
-/// A busy host pauses the machine for longer than a window, between any two of its reads. So a window counts only if
-/// another one says the same.
-fn by_pit() -> Speeds {
-    apic::mask_timer(true);
-    let mut windows = [Speeds { counter: 0, apic_timer: 0 }; WINDOWS];
-    let mut speeds = None;
-    for number in 0..WINDOWS {
-        let window = window();
-        if windows[..number].iter().any(|earlier| earlier.agrees_with(window)) {
-            speeds = Some(window);
-            break;
-        }
-        windows[number] = window;
-    }
+/// Speeds by a window that has begun. If it has become longer than the PIT counts, another one begins.
+fn by_pit(mut start: Moment) -> Speeds {
+    let speeds = (0..WINDOWS).find_map(|_| {
+        end_window(start).or_else(|| {
+            start = start_window();
+            None
+        })
+    });
     apic::set_timer(0);
     apic::mask_timer(false);
-    speeds.expect("the PIT, the counter and the APIC's timer agree about time")
+    speeds.expect("neither the processor nor a PIT says how fast time passes")
 }
 
-fn window() -> Speeds {
+fn start_window() -> Moment {
+    apic::mask_timer(true);
     apic::set_timer(u32::MAX);
     start_pit();
-    let start = next_change(pit());
-    let mut pit_now = start.pit;
-    while u64::from(start.pit.wrapping_sub(pit_now)) < WINDOW {
-        pit_now = pit();
+    Moment::read()
+}
+
+/// Waits until the window is long enough for what its two readings took: longer where the machine is slow, or was paused.
+/// `None` if the PIT has counted to its end, and always where there is no PIT.
+fn end_window(start: Moment) -> Option<Speeds> {
+    let passed = |pit: u16| start.pit.wrapping_sub(pit);
+    for doubled in 0..DOUBLINGS {
+        (0..PATIENCE).find(|_| passed(pit()) >= WINDOW << doubled)?;
+        let end = Moment::read();
+        if pit_has_ended() {
+            return None;
+        }
+        let (ticks, counted) = (u64::from(passed(end.pit)), end.counter - start.counter);
+        if start.took + end.took > counted / ACCURACY {
+            continue;
+        }
+        let per_second = |counts: u64| (u128::from(counts) * u128::from(PIT_HZ) / u128::from(ticks)) as u64;
+        let timer = start.apic_timer.saturating_sub(end.apic_timer);
+        let speeds = Speeds { counter: per_second(counted), apic_timer: per_second(u64::from(timer)) };
+        return (speeds.counter > 0 && speeds.apic_timer > 0).then_some(speeds);
     }
-    let end = next_change(pit_now);
-    let ticks = u64::from(start.pit.wrapping_sub(end.pit)).max(1);
-    let per_second = |counts: u64| (u128::from(counts) * u128::from(PIT_HZ) / u128::from(ticks)) as u64;
-    Speeds {
-        counter: per_second(end.counter - start.counter),
-        apic_timer: per_second(u64::from(start.apic_timer.saturating_sub(end.apic_timer))),
+    None
+}
+
+impl Moment {
+    /// The shortest of some readings. Another CPU cannot use the PIT, and a handler only makes a reading longer.
+    fn read() -> Self {
+        let readings = core::iter::repeat_with(Self::read_once).take(READINGS);
+        readings.min_by_key(|moment| moment.took).expect("at least one")
+    }
+
+    fn read_once() -> Self {
+        let before = counter();
+        let (pit, apic_timer) = (pit(), apic::timer_counts());
+        let took = counter() - before;
+        Self { pit, counter: before + took / 2, apic_timer, took }
     }
 }
 
@@ -120,14 +163,11 @@ fn pit() -> u16 {
     }
 }
 
-/// Waits until the PIT's count is no longer `seen`. Where there is no PIT this ends too.
-fn next_change(seen: u16) -> Moment {
-    const PATIENCE: u32 = 1_000_000;
-    for _ in 0..PATIENCE {
-        let now = pit();
-        if now != seen {
-            return Moment { pit: now, counter: counter(), apic_timer: apic::timer_counts() };
-        }
+/// Whether the PIT has counted to zero: its count has begun anew. So it seems where there is no PIT.
+fn pit_has_ended() -> bool {
+    // SAFETY: X6: the PIT is the kernel's, and its interrupt is masked.
+    unsafe {
+        Port::<u8>::new(COMMAND).write(LATCH_STATUS);
+        Port::<u8>::new(COUNTER_0).read() & OUTPUT != 0
     }
-    panic!("neither the processor nor a PIT says how fast time passes");
 }

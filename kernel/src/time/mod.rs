@@ -19,13 +19,26 @@ static SCALE: AtomicU64 = AtomicU64::new(0);
 /// The time of day at the start of the kernel, in nanoseconds since 1970.
 static REALTIME: AtomicU64 = AtomicU64::new(0);
 
-/// Measures the clocks. Interrupts are off.
-pub fn start() {
-    let speeds = calibrate::measure();
-    timer::set_frequency(speeds.apic_timer);
+/// Starts the clocks. They stand at zero until [`Starting::finish`], since it takes time to find how fast they run.
+/// Interrupts are off.
+pub fn start() -> Starting {
     START.store(counter(), Ordering::Relaxed);
-    SCALE.store(((u128::from(SECOND) << 32) / u128::from(speeds.counter)) as u64, Ordering::Relaxed);
     REALTIME.store(rtc::seconds().unwrap_or(0) * SECOND, Ordering::Relaxed);
+    Starting(calibrate::Measurement::start())
+}
+
+/// Clocks that do not run yet. The APIC's timer cannot be set meanwhile.
+#[must_use]
+pub struct Starting(calibrate::Measurement);
+
+impl Starting {
+    /// Lets the clocks run.
+    pub fn finish(self) {
+        let speeds = self.0.finish();
+        timer::set_frequency(speeds.apic_timer);
+        let scale = ((u128::from(SECOND) << 32) / u128::from(speeds.counter)) as u64;
+        SCALE.store(scale, Ordering::Relaxed);
+    }
 }
 
 /// The processor's counter, the same on all CPUs.
@@ -35,7 +48,7 @@ fn counter() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Nanoseconds since the kernel started, never less than before.
+/// Nanoseconds since the clocks were started, never less than before.
 pub fn now_ns() -> u64 {
     // Another CPU's counter may be a little behind the one that set the start.
     let ticks = counter().saturating_sub(START.load(Ordering::Relaxed));

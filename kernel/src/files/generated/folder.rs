@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use quire::limits::FRAME_SIZE;
-use spin::RwLock;
+use spin::{RwLock, RwLockReadGuard};
 
 use super::link::Link;
 use super::process::{self, ProcessFolder};
-use super::{FolderNode, Generated};
+use super::{FolderNode, Generated, Tree};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, Node};
@@ -72,18 +72,23 @@ pub struct Folder {
     entries: RwLock<Entries>,
     /// In the root of `/proc`: the files of each process's folder.
     processes: Option<&'static [ProcessFile]>,
+    /// In a root: what is below it.
+    tree: Option<Tree>,
 }
 
 impl Folder {
-    /// An empty folder.
-    pub fn new(fs: Generated) -> Arc<Self> {
-        Arc::new(Self { fs, number: take_number(), entries: RwLock::default(), processes: None })
+    fn with(fs: Generated, tree: Option<Tree>, processes: Option<&'static [ProcessFile]>) -> Arc<Self> {
+        Arc::new(Self { fs, number: take_number(), entries: RwLock::default(), processes, tree })
+    }
+
+    /// The root of a tree without processes.
+    pub(super) fn root(fs: Generated, tree: Tree) -> Arc<Self> {
+        Self::with(fs, Some(tree), None)
     }
 
     /// The root of `/proc`.
-    pub(super) fn of_processes(fs: Generated, files: &'static [ProcessFile]) -> Arc<Self> {
-        let folder = Self { fs, number: take_number(), entries: RwLock::default(), processes: Some(files) };
-        let folder = Arc::new(folder);
+    pub(super) fn of_processes(fs: Generated, tree: Tree, files: &'static [ProcessFile]) -> Arc<Self> {
+        let folder = Self::with(fs, Some(tree), Some(files));
         let links: [NamedLink; 2] =
             [("self", process::self_path), ("thread-self", process::thread_self_path)];
         for (name, target) in links {
@@ -101,24 +106,31 @@ impl Folder {
         if old.is_some() { Err(Errno::EEXIST) } else { Ok(()) }
     }
 
-    /// The folder at a path below, which is made if it is missing.
-    pub(super) fn create_folders(self: &Arc<Self>, path: &str) -> Result<Arc<Folder>, Errno> {
-        let mut at = self.clone();
-        for name in path.split('/') {
-            let found = at.entries.read().get(name.as_bytes()).cloned();
-            at = match found {
+    /// The folder at a path below, whose folders are made if they are missing; `None` for the empty path.
+    pub(super) fn create_folders(&self, path: &str) -> Result<Option<Arc<Folder>>, Errno> {
+        let mut at: Option<Arc<Folder>> = None;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let above = at.as_deref().unwrap_or(self);
+            let found = above.entries.read().get(name.as_bytes()).cloned();
+            at = Some(match found {
                 Some(node) => {
                     let any: Arc<dyn core::any::Any + Send + Sync> = node;
                     any.downcast().map_err(|_| Errno::ENOTDIR)?
                 }
                 None => {
-                    let new = Self::new(at.fs);
-                    at.put(name, new.clone())?;
+                    let new = Self::with(self.fs, None, None);
+                    above.put(name, new.clone())?;
                     new
                 }
-            };
+            });
         }
         Ok(at)
+    }
+
+    /// What stands in the folder. In a root it is made by the first caller.
+    fn entries(&self) -> Result<RwLockReadGuard<'_, Entries>, Errno> {
+        self.tree.as_ref().map_or(Ok(()), |tree| tree.make(self))?;
+        Ok(self.entries.read())
     }
 
     fn process(&self, name: &[u8]) -> Option<Arc<dyn Node>> {
@@ -141,7 +153,7 @@ impl FolderNode for Folder {
 
 impl Directory for Folder {
     fn find(&self, here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        let fixed = self.entries.read().get(name).cloned();
+        let fixed = self.entries()?.get(name).cloned();
         let node = fixed.or_else(|| self.process(name)).ok_or(Errno::ENOENT)?;
         Ok(Dentry::new(here, name.into(), node))
     }
@@ -151,7 +163,7 @@ impl Directory for Folder {
             let attributes = node.attributes();
             Entry { name: name.clone(), number: attributes.number, kind: attributes.kind }
         };
-        let mut all = list::collect(self.entries.read().iter().map(|(name, node)| entry(name, node)))?;
+        let mut all = list::collect(self.entries()?.iter().map(|(name, node)| entry(name, node)))?;
         if self.processes.is_some() {
             list::append(&mut all, table::processes().map(|process| process::entry(&process)))?;
         }

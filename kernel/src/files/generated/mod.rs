@@ -22,8 +22,8 @@ mod process;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use quire::limits::FRAME_SIZE;
 
@@ -31,11 +31,13 @@ use super::directory_file::DirectoryFile;
 use super::node::{Attributes, Directory, FsInfo, Node};
 use super::open::{File, Opening};
 use crate::errno::Errno;
-use crate::observe::{MachineFile, ProcessFile};
+use crate::memory::manager;
+use crate::observe::{self, MachineFile};
+use crate::task::sleep_lock::SleepLock;
 
 pub use folder::Folder;
 pub use groups::{group_root, write_group};
-pub use mounts::{add as add_mounts, mountinfo, mounts};
+pub use mounts::{mountinfo, mounts};
 
 /// The magic numbers of `statfs(2)`.
 const PROC_MAGIC: u64 = 0x9fa0;
@@ -91,42 +93,63 @@ impl<F: FolderNode> Node for F {
     }
 }
 
-/// The two trees.
-pub struct Trees {
-    /// That of `/proc`.
-    pub proc: Arc<Folder>,
-    /// That of `/sys`.
-    pub sys: Arc<Folder>,
+/// A tree of files about the machine. Its nodes are made when a program first looks into it: many programs never do, and
+/// the first program starts earlier.
+pub struct Tree {
+    /// Where its paths begin, with a `/` at both ends.
+    prefix: &'static str,
+    is_made: AtomicBool,
+    making: SleepLock<()>,
 }
 
-impl Trees {
-    /// Makes them, with these numbers of their file systems.
-    pub fn new(
-        (proc, sys): (u64, u64),
-        machine: Vec<MachineFile>,
-        process: &'static [ProcessFile],
-    ) -> Result<Self, Errno> {
-        let proc = Generated { fs: proc, magic: PROC_MAGIC };
-        let sys = Generated { fs: sys, magic: SYSFS_MAGIC };
-        let trees = Self { proc: Folder::of_processes(proc, process), sys: Folder::new(sys) };
-        for file in machine {
-            trees.add(file)?;
-        }
-        Ok(trees)
+impl Tree {
+    const fn of(prefix: &'static str) -> Self {
+        Self { prefix, is_made: AtomicBool::new(false), making: SleepLock::new(()) }
     }
 
-    fn add(&self, file: MachineFile) -> Result<(), Errno> {
+    /// The root of `/proc`, with this number of its file system.
+    pub fn proc(fs: u64) -> Arc<Folder> {
+        let fs = Generated { fs, magic: PROC_MAGIC };
+        Folder::of_processes(fs, Self::of("/proc/"), observe::process_files())
+    }
+
+    /// The root of `/sys`, with this number of its file system.
+    pub fn sys(fs: u64) -> Arc<Folder> {
+        Folder::root(Generated { fs, magic: SYSFS_MAGIC }, Self::of("/sys/"))
+    }
+
+    /// Makes the nodes below `root`, once.
+    ///
+    /// # Errors
+    /// [`Errno::ENOMEM`] while the heap's reserve is short: then nothing is made.
+    fn make(&self, root: &Folder) -> Result<(), Errno> {
+        if self.is_made.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _making = self.making.lock();
+        if self.is_made.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if manager::is_heap_short() {
+            return Err(Errno::ENOMEM);
+        }
+        let mut add = |file: MachineFile| {
+            if file.path.starts_with(self.prefix) {
+                self.add(root, file).expect("no two files have one path");
+            }
+        };
+        observe::machine_files(&mut add);
+        mounts::add(&mut add);
+        self.is_made.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn add(&self, root: &Folder, file: MachineFile) -> Result<(), Errno> {
         let path = file.path.clone();
-        let (tree, path) = match (path.strip_prefix("/proc/"), path.strip_prefix("/sys/")) {
-            (Some(path), _) => (&self.proc, path),
-            (_, Some(path)) => (&self.sys, path),
-            _ => return Err(Errno::EINVAL),
-        };
-        let (folder, name) = match path.rsplit_once('/') {
-            Some((folder, name)) => (tree.create_folders(folder)?, name),
-            None => (tree.clone(), path),
-        };
-        let node: Arc<dyn Node> = Arc::new(file::MachineNode::new(tree.fs(), file));
-        folder.put(name, node)
+        let path = path.strip_prefix(self.prefix).ok_or(Errno::EINVAL)?;
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let folder = root.create_folders(folder)?;
+        let node: Arc<dyn Node> = Arc::new(file::MachineNode::new(root.fs(), file));
+        folder.as_deref().unwrap_or(root).put(name, node)
     }
 }

@@ -67,15 +67,15 @@ fn path(place: &Arc<Dentry>) -> Result<Vec<u8>, fmt::Error> {
 }
 
 /// Adds the files that show them.
-pub fn add(files: &mut Vec<MachineFile>) {
-    files.push(text("/proc/mounts", mounts));
-    files.push(text("/proc/filesystems", |out| {
+pub fn add(each: &mut dyn FnMut(MachineFile)) {
+    each(text("/proc/mounts", mounts));
+    each(text("/proc/filesystems", |out| {
         ["tmpfs", "proc", "sysfs", "cgroup2", "hugetlbfs"]
             .iter()
             .try_for_each(|kind| writeln!(out, "nodev\t{kind}"))?;
         writeln!(out, "\text2")
     }));
-    files.push(text("/proc/diskstats", mounted::statistics));
+    each(text("/proc/diskstats", mounted::statistics));
 }
 
 fn text(path: &str, write: fn(&mut dyn Write) -> core::fmt::Result) -> MachineFile {

@@ -189,6 +189,16 @@ fn unreserved(directory: &std::path::Path) -> Option<u64> {
     )
 }
 
+/// Ends the watch when what is watched has ended, by a panic too: its thread is waited for, and the settings
+/// are put back behind it.
+struct EndsWatch<'a>(&'a AtomicBool);
+
+impl Drop for EndsWatch<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Does something, and looks meanwhile how many pages of the pools are in use or reserved at the most.
 pub(super) fn watched<T>(pools: PoolPages, places: &Places, run: impl FnOnce() -> T) -> (T, PoolPages) {
     if pools.is_none() {
@@ -209,8 +219,9 @@ pub(super) fn watched<T>(pools: PoolPages, places: &Places, run: impl FnOnce() -
             }
             PoolPages(most)
         });
+        let ends = EndsWatch(&ended);
         let done = run();
-        ended.store(true, Ordering::Relaxed);
+        drop(ends);
         (done, watch.join().unwrap_or_default())
     })
 }

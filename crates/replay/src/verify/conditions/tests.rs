@@ -1,4 +1,6 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::mpsc;
 
 use super::*;
 use crate::replay::parse_set;
@@ -72,4 +74,17 @@ fn pages_in_use_are_those_that_are_free_no_more() {
     let ((), most) = watched(PoolPages([7, 0]), &places, uses);
     assert_eq!(most, PoolPages([4, 0]), "two pages, and two that are reserved");
     assert_eq!(watched(PoolPages::default(), &places, || 5), (5, PoolPages::default()));
+}
+
+/// Else the settings would stay changed for as long as the process hangs.
+#[test]
+fn a_panic_ends_the_watch() {
+    let (ends, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let root = tempfile::tempdir().unwrap();
+        let places = pool_of(root.path(), 8, 8, 0);
+        let panics = || watched(PoolPages([1, 0]), &places, || panic!("in the middle of a run"));
+        let _ = ends.send(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true));
 }

@@ -83,7 +83,9 @@ impl Priced {
         let mut sizes: Vec<Prediction> = replayed.iter().map(predicted).collect();
         if let Some(asked) = &conditions.khugepaged {
             let root = Places::of_this_machine().settings;
-            for prediction in &mut sizes {
+            // Under other sets there is nothing to predict: 0 bytes would be right always.
+            for prediction in sizes.iter_mut().filter(|prediction| advise::khugepaged_starts(prediction.set))
+            {
                 prediction.collapse(advise::beside_khugepaged(trial, &root, asked, prediction.set)?);
             }
         }

@@ -52,7 +52,7 @@ pub(super) struct Told {
 
 /// Parses pages by size, as `2M=16,1G=1`.
 pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
-    let mut pages = PoolPages::default();
+    let (mut pages, mut named) = (PoolPages::default(), [false; POOLS.len()]);
     for one in text.split(',') {
         let wrong = || "write SIZE=PAGES, as 2M=16 or 1G=1, several between commas".to_owned();
         let (size, number) = one.split_once('=').ok_or_else(wrong)?;
@@ -61,6 +61,9 @@ pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
         let number: u64 = number.trim().parse().map_err(|_| wrong())?;
         if number > MOST_BYTES / ((POOLS[at].1 as u64) << 10) {
             return Err(format!("{size}={number} are more pages than a machine has"));
+        }
+        if std::mem::replace(&mut named[at], true) {
+            return Err(format!("{size} has two numbers of pages"));
         }
         pages.0[at] = number;
     }

@@ -21,7 +21,9 @@ fn pools_are_named_by_size() {
     assert_eq!(parse_pools("2M=16,1g=1"), Ok(PoolPages([16, 1])));
     assert_eq!(PoolPages([16, 1]).name().as_deref(), Some("2M=16,1G=1"));
     assert_eq!(PoolPages([3, 1]).bytes(), (6 << 20) + (1 << 30));
-    for wrong in ["", "16", "2M", "4M=1", "2M=-1", "2M=18446744073709551615", "1G=18014398509481983"] {
+    for wrong in
+        ["", "16", "2M", "4M=1", "2M=-1", "2M=18446744073709551615", "2M=4,2m=8", "1G=18014398509481983"]
+    {
         assert!(parse_pools(wrong).is_err(), "{wrong}");
     }
 }

@@ -423,17 +423,21 @@ fn shared_memory_has_sizes_of_its_own() {
     let Copy { places, .. } = &copy();
     let of_shmem = |kib: usize| places.settings.join(format!("hugepages-{kib}kB/shmem_enabled"));
     SIZES.iter().for_each(|(kib, value)| fs::write(of_shmem(*kib), value).unwrap());
+    // Anonymous memory has no folios of 8 KiB.
+    fs::write(of_shmem(8), "always").unwrap();
     let overall = places.settings.join("shmem_enabled");
     fs::write(&overall, "always within_size advise never deny [force]\n").unwrap();
     let settings = Settings::acquire(places).unwrap();
     settings.shmem(&[64]).unwrap();
     let all = || [16, 64, 2048].map(|kib| selected(&of_shmem(kib)).unwrap());
     assert_eq!(all(), ["never", "within_size", "never"]);
+    assert_eq!(selected(&of_shmem(8)).as_deref(), Some("never"));
     assert_eq!(selected(&overall).as_deref(), Some("never"), "under `force` no size counts");
     let why = settings.shmem(&[32]).unwrap_err().to_string();
     assert!(why.contains("no folios of 32 KiB for shared memory"), "{why}");
     drop(settings);
     assert_eq!(all(), SIZES.map(|(_, value)| value));
+    assert_eq!(selected(&of_shmem(8)).as_deref(), Some("always"));
     assert_eq!(selected(&overall).as_deref(), Some("force"));
     assert_eq!(values(places), original());
 }

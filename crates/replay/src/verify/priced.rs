@@ -268,6 +268,20 @@ mod tests {
         assert_ne!(mostly_another.fault_ns, other.fault_ns, "prices are of all");
     }
 
+    /// Under other sets 0 bytes would be predicted and measured, always.
+    #[test]
+    fn leaves_of_2_mib_are_predicted_where_khugepaged_runs() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let trial = Trial::open(&path, None).unwrap();
+        let sets = [FolioSet::FRAMES, crate::replay::parse_set("2M").unwrap()];
+        let replayed = replay(&trial, &sets).unwrap();
+        let khugepaged = advise::parse_khugepaged("max_ptes_none=511,scan_sleep_millisecs=1000000").ok();
+        let conditions = Conditions { khugepaged, ..Conditions::default() };
+        let priced = Priced::new(&trial, &replayed, &conditions).unwrap();
+        let huge = sets.map(|set| priced.of(set).unwrap().huge_bytes);
+        assert!(huge[0].is_none() && huge[1].is_some(), "{huge:?}");
+    }
+
     /// Each process has its own part of shared memory; the whole of it is no process's.
     #[test]
     fn the_largest_process_grows_by_what_it_maps_itself() {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use quire::addr::Order;
 use quire::vm::CollapseLimits;
 use serde_json::{Map, Value, json};
 
@@ -83,7 +84,7 @@ pub(crate) fn predicted(trial: &Trial, root: &Path, asked: &Asked, set: FolioSet
 
 /// Whether Linux starts khugepaged for anonymous memory: where some of it may have folios of 2 MiB.
 pub(crate) fn starts(set: FolioSet) -> bool {
-    set.orders().chain(set.requested().orders()).any(|order| order == 9)
+    set.gives(Order::BLOCK, true)
 }
 
 /// Parses `off`, or settings as `max_ptes_none=64,scan_sleep_millisecs=100`.

@@ -1,8 +1,7 @@
 //! What else is set while the programs of `quire verify` run: folio sizes of shared memory, pools of huge
 //! pages, khugepaged.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use procfs::Current as _;
 use serde::Serialize;
 
 use crate::advise::{self, Asked};
+use crate::host::pools::Pool;
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
 
@@ -159,8 +159,9 @@ fn fill(
     wanted: u64,
 ) -> Result<()> {
     let directory = pool(places, kib);
-    let Some(free) = unreserved(&directory) else { bail!("this kernel has no pool of huge pages of {name}") };
-    let all = number(&directory, "nr_hugepages").unwrap_or(0);
+    let Some(Pool { all, free }) = Pool::read(&directory) else {
+        bail!("this kernel has no pool of huge pages of {name}")
+    };
     let more = wanted.saturating_sub(free);
     if more == 0 {
         return Ok(());
@@ -181,15 +182,9 @@ fn fill(
     }
 }
 
-fn number(directory: &std::path::Path, name: &str) -> Option<u64> {
-    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
-}
-
 /// Free pages that no mapping has reserved.
-fn unreserved(directory: &std::path::Path) -> Option<u64> {
-    Some(
-        number(directory, "free_hugepages")?.saturating_sub(number(directory, "resv_hugepages").unwrap_or(0)),
-    )
+fn unreserved(directory: &Path) -> Option<u64> {
+    Pool::read(directory).map(|pages| pages.free)
 }
 
 /// Ends the watch when what is watched has ended, by a panic too: its thread is waited for, and the settings

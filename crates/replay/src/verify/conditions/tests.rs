@@ -1,5 +1,5 @@
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::mpsc;
 
 use super::*;
@@ -36,7 +36,7 @@ fn a_pool_that_the_machine_has_no_memory_for_is_not_asked_for() {
     let places = pool_of(root.path(), 3, 2, 0);
     fs::create_dir_all(&places.state).unwrap();
     let settings = Settings::acquire(&places).unwrap();
-    let all = || number(&pool(&places, 2048), "nr_hugepages");
+    let all = || Pool::read(&pool(&places, 2048)).map(|pages| pages.all);
     let wants =
         |pages| fill(&settings, &places, 16 << 20, POOLS[0], pages).map_err(|error| error.to_string());
     for pages in [10, 1_000_000_000, MOST_BYTES >> 21] {

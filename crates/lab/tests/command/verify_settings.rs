@@ -57,7 +57,7 @@ int main(int count, char **arguments) {
     char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED) return 3;
     if (arguments[1][0] == 'a') madvise(memory, bytes / 2, MADV_HUGEPAGE);
-    touch(memory, bytes);
+    for (long at = 0; at < bytes; at += arguments[1][0] == 'l' ? 16 * PAGE : PAGE) memory[at] = 1;
     /* The use of a pool is looked at each millisecond, by a thread that may have to wait for a processor. */
     struct timespec rest = {0, 200000000};
     if (arguments[1][0] == 'p') nanosleep(&rest, 0);
@@ -132,6 +132,27 @@ fn shared_memory_has_the_faults_that_are_predicted() {
     assert!((predicted / measured - 1.0).abs() < 0.1, "{folios}");
     assert_eq!(folios["conditions"]["shmem"], "64K");
     assert_eq!(folios["sizes"][0]["peak_rss_bytes"]["verdict"], "within", "{folios}");
+}
+
+/// A process has what it maps of shared memory itself, and not that of the others.
+#[test]
+fn the_peak_of_each_process_has_the_folios_that_it_maps() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = program(directory.path(), &[]) else { return };
+    if !has_sizes_of_shared_memory() {
+        return;
+    }
+    // Each stores to one page of 64 KiB, 2 MiB in all.
+    let script = format!("{program} little 32; {program} little 32; true");
+    let line = verified(&["--sizes", "4K", "--shmem", "64K", "--", "sh", "-c", &script]);
+    let row = &line["sizes"][0];
+    let peak = |of: &Value| number(of, "/peak_rss_bytes/measured/median");
+    assert!(peak(row) > f64::from(32 << 20), "{line}");
+    assert_eq!(row["peak_rss_bytes"]["verdict"], "within", "{line}");
+    let processes = row["processes"]["matched"].as_array().expect("a list");
+    let both: Vec<&Value> = processes.iter().filter(|process| process["program"] == "maps").collect();
+    assert_eq!(both.len(), 2, "{line}");
+    assert!(both.iter().all(|process| process["peak_rss_bytes"]["verdict"] == "within"), "{line}");
 }
 
 #[test]

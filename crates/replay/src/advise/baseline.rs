@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::host::thp::{selected, sizes};
 use crate::replay::FolioSet;
+use crate::settings::shmem_sizes;
 
 /// The settings of a machine, as they were found: of anonymous memory, or of shared memory.
 #[derive(Clone, Debug, Default)]
@@ -29,22 +30,21 @@ pub(super) struct Change {
 impl Settings {
     /// Those of the kernel whose settings are in `root`.
     pub(super) fn read(root: &Path) -> Self {
-        Self::of_kind(root, "enabled", "always")
+        Self::of_kind(root, "enabled", "always", sizes(root))
     }
 
     /// Those of shared memory. `within_size` saves as many faults as `always`, since a fault's folio lies in its mapping, and
     /// writes nothing beyond the end of a file.
     pub(super) fn of_shmem(root: &Path) -> Self {
-        Self::of_kind(root, "shmem_enabled", "within_size")
+        Self::of_kind(root, "shmem_enabled", "within_size", shmem_sizes(root))
     }
 
-    fn of_kind(root: &Path, name: &str, always: &'static str) -> Self {
+    fn of_kind(root: &Path, name: &str, always: &'static str, sizes: BTreeMap<usize, PathBuf>) -> Self {
         let path = root.join(name);
         let overall = selected(&path);
         let order = |kib: usize| u8::try_from((kib / 4).ilog2()).ok().filter(|_| kib >= 8);
-        let mut by_order: BTreeMap<u8, (PathBuf, String)> = sizes(root)
+        let mut by_order: BTreeMap<u8, (PathBuf, String)> = sizes
             .into_iter()
-            .map(|(kib, path)| (kib, path.with_file_name(name)))
             .filter_map(|(kib, path)| Some((order(kib)?, (path.clone(), selected(&path)?))))
             .collect();
         if by_order.is_empty()

@@ -1,6 +1,5 @@
 //! Huge pages of a pool: what the program maps of them, and how many would carry its large mappings.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use super::lines::{labelled, listed};
 use super::verdict::{AdviseRequest, Verdict};
 use super::ways::Runtime;
 use super::words::{Names, count, size, time};
+use crate::host::pools::Pool;
 use crate::replay::{Part, PartKind, STEPS, Trial};
 
 /// The sizes of huge pages: name, bytes, and the directory of the pool.
@@ -100,9 +100,7 @@ fn pages(part: &Part, most_waste: f64) -> [Option<u64>; 2] {
 /// pool, or it has them.
 fn change(pools: &Path, at: usize, wanted: u64) -> Option<Change> {
     let path: PathBuf = pools.join(SIZES[at].2);
-    let number = |name: &str| fs::read_to_string(path.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (all, free) = (number("nr_hugepages")?, number("free_hugepages")?);
-    let free = free.saturating_sub(number("resv_hugepages").unwrap_or(0));
+    let Pool { all, free } = Pool::read(&path)?;
     let more = wanted.checked_sub(free).filter(|more| *more > 0)?;
     let echo = |pages: u64| format!("echo {pages} > {}", path.join("nr_hugepages").display());
     Some(Change { run: echo(all + more), undo: echo(all) })

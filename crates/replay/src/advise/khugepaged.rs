@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use quire::addr::Order;
 use quire::vm::CollapseLimits;
 use serde_json::{Map, Value, json};
 
@@ -83,7 +84,7 @@ pub(crate) fn predicted(trial: &Trial, root: &Path, asked: &Asked, set: FolioSet
 
 /// Whether Linux starts khugepaged for anonymous memory: where some of it may have folios of 2 MiB.
 pub(crate) fn starts(set: FolioSet) -> bool {
-    set.orders().chain(set.requested().orders()).any(|order| order == 9)
+    set.gives(Order::BLOCK, true)
 }
 
 /// Parses `off`, or settings as `max_ptes_none=64,scan_sleep_millisecs=100`.
@@ -102,7 +103,13 @@ pub(crate) fn parse(text: &str) -> Result<Asked, String> {
         let value = value.trim().parse().ok().filter(|value| (least..=most).contains(value));
         Ok((at, value.ok_or_else(|| format!("{} is {least} to {most}", KEYS[at].0))?))
     };
-    text.split(',').map(one).collect::<Result<_, String>>().map(Asked::With)
+    let changes: Vec<(usize, u64)> = text.split(',').map(one).collect::<Result<_, String>>()?;
+    let mut named = [0; KEYS.len()];
+    changes.iter().for_each(|(at, _)| named[*at] += 1);
+    match named.iter().position(|times| *times > 1) {
+        Some(at) => Err(format!("{} has two values", KEYS[at].0)),
+        None => Ok(Asked::With(changes)),
+    }
 }
 
 impl Khugepaged {
@@ -338,9 +345,16 @@ mod tests {
 
     #[test]
     fn settings_that_linux_refuses_are_refused() {
-        for text in
-            ["", "max_ptes_none", "max_ptes_none=512", "pages_to_scan=0", "pages=1", "off,max_ptes_none=1"]
-        {
+        let twice = "pages_to_scan=1,max_ptes_none=1,pages_to_scan=2";
+        for text in [
+            "",
+            "max_ptes_none",
+            "max_ptes_none=512",
+            "pages_to_scan=0",
+            "pages=1",
+            "off,max_ptes_none=1",
+            twice,
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

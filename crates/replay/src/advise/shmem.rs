@@ -1,5 +1,7 @@
 //! Folio sizes of shared memory (`shmem_enabled`): what each size would change, by a model of Linux's faults on it.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::replay::{FolioSet, ShmemFigures, Trial, order_name};
@@ -73,12 +75,12 @@ impl Shmem {
 }
 
 /// What a set for shared memory changes against single pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ShmemChange {
     pub(crate) faults: i64,
     pub(crate) time_ns: f64,
-    /// Bytes of shared memory at the peak.
-    pub(crate) memory: i64,
+    /// Bytes that each process maps at the most, by its number.
+    pub(crate) mapped: BTreeMap<u32, i64>,
 }
 
 /// What the set changes; `None` if the program touches no shared memory.
@@ -96,11 +98,12 @@ pub(crate) fn predicted(
         recorded => prices.without_recorder(recorded),
     };
     let scores = [0, 1].map(|at: usize| score(&shmem.sets[at], prices, first_ns));
-    let more = |of: fn(&Score) -> u64| of(&scores[1]) as i64 - of(&scores[0]) as i64;
+    let mapped = |at: usize, pid: u32| shmem.sets[at].mapped.get(&pid).map_or(0, |bytes| *bytes as i64);
+    let pids = shmem.sets[1].mapped.keys();
     Ok(Some(ShmemChange {
-        faults: more(|score| score.faults),
+        faults: scores[1].faults as i64 - scores[0].faults as i64,
         time_ns: scores[1].time_ns - scores[0].time_ns,
-        memory: more(|score| score.memory),
+        mapped: pids.map(|&pid| (pid, mapped(1, pid) - mapped(0, pid))).collect(),
     }))
 }
 

@@ -14,14 +14,20 @@ use nix::unistd::{ForkResult, fork, pipe2, read};
 /// Leaves the last close of these events to a process that is no child of this one. Without such a process
 /// they are closed here.
 pub(super) fn leave(events: Vec<OwnedFd>) {
+    leave_by(events, close_others);
+}
+
+/// As [`leave`]; `close_others` closes all but these in the other process, or says that it cannot.
+fn leave_by(events: Vec<OwnedFd>, close_others: fn(&[u32]) -> bool) {
     // The other process waits at the end of this pipe until the recorder has closed its own events: the last
     // close is the long one.
     let Ok((gate, opened)) = pipe2(OFlag::O_CLOEXEC) else { return };
     let mut kept: Vec<u32> =
         events.iter().chain([&gate]).map(|event| event.as_raw_fd().cast_unsigned()).collect();
     kept.sort_unstable();
-    // SAFETY: C2: the child calls `fork`, `close_range`, `read` and `_exit` alone, which allocate nothing and
-    // take no lock, and never returns; so it does not matter which other threads this process has.
+    // SAFETY: C2: the child calls `fork`, `close_range`, `read` and `_exit` alone, and never returns. They allocate
+    // nothing, and the locks that `fork` takes are free again in the child; so it does not matter which
+    // other threads this process has.
     match unsafe { fork() } {
         Ok(ForkResult::Parent { child }) => {
             let _ = waitpid(child, Some(WaitPidFlag::__WALL));
@@ -30,8 +36,9 @@ pub(super) fn leave(events: Vec<OwnedFd>) {
             // The process that keeps the events is a child of one that ends at once, so that no recorder
             // waits for it. SAFETY: C2: the child has one thread, and its own child calls `close_range`,
             // `read` and `_exit` alone.
-            if let Ok(ForkResult::Child) = unsafe { fork() } {
-                close_others(&kept);
+            if let Ok(ForkResult::Child) = unsafe { fork() }
+                && close_others(&kept)
+            {
                 let _ = read(&gate, &mut [0]);
             }
             // SAFETY: C2: the child ends without running the exit handlers of its parent. The kernel closes
@@ -45,21 +52,28 @@ pub(super) fn leave(events: Vec<OwnedFd>) {
 }
 
 /// Closes all descriptors but these, which ascend: pipes that a reader waits for, and locks, end with the
-/// recorder.
-fn close_others(kept: &[u32]) {
+/// recorder. The kernel may lack the call (before Linux 5.9) or refuse it: a process that keeps its end of the
+/// gate would wait for itself, so it must end then.
+fn close_others(kept: &[u32]) -> bool {
     let mut first = 0;
     for &event in kept.iter().chain(&[u32::MAX]) {
         if first < event {
             // SAFETY: C3: the call takes no memory, and this process uses none of these descriptors any more.
-            unsafe { libc::syscall(libc::SYS_close_range, first, event - 1, 0) };
+            if unsafe { libc::syscall(libc::SYS_close_range, first, event - 1, 0) } != 0 {
+                return false;
+            }
         }
         first = event.saturating_add(1);
     }
+    true
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
+
+    use nix::poll::{PollFd, PollFlags, poll};
 
     use super::super::perf::{self, Config, Followed, Source, Wanted};
     use super::super::tracefs::Tracefs;
@@ -93,36 +107,49 @@ mod tests {
     fn timed(close: impl Fn(Vec<OwnedFd>)) -> Option<Duration> {
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().ok()?;
         let of = sleeper.id().cast_signed();
-        let times = [0; 3].map(|_| {
-            let events = opened(of)?;
-            let since = Instant::now();
+        let events = opened(of);
+        let since = Instant::now();
+        let took = events.map(|events| {
             close(events);
-            Some(since.elapsed())
+            since.elapsed()
         });
         sleeper.kill().and_then(|()| sleeper.wait()).ok()?;
-        times.into_iter().min()?
+        took
     }
 
+    /// On a busy machine the forks of one try may wait longer than the kernel for its tracepoints.
     #[test]
     fn the_recorder_does_not_wait_for_tracepoints() {
-        let Some((here, left)) = timed(drop).zip(timed(leave)) else {
-            eprintln!("no tracepoints for this user: not tested");
-            return;
-        };
-        if here < Duration::from_millis(30) {
-            eprintln!("this kernel waits {here:?} alone: not tested");
-            return;
+        let mut tries = Vec::new();
+        for _ in 0..10 {
+            let Some((here, left)) = timed(drop).zip(timed(leave)) else {
+                eprintln!("no tracepoints for this user: not tested");
+                return;
+            };
+            if here < Duration::from_millis(30) {
+                eprintln!("this kernel waits {here:?} alone: not tested");
+                return;
+            }
+            tries.push((here, left));
+            if left < here / 2 {
+                return;
+            }
         }
-        assert!(left < here / 2, "{left:?} of {here:?}");
+        panic!("closed here, and left: {tries:?}");
     }
 
+    /// Also where the other process cannot close what it has no use for.
     #[test]
     fn pipes_end_with_the_recorder() {
-        let (read, write) = nix::unistd::pipe().expect("a pipe");
-        let (kept, _other) = nix::unistd::pipe().expect("a pipe");
-        // The process of its own has a copy of `write`, and closes it.
-        leave(vec![kept]);
-        drop(write);
-        assert_eq!(nix::unistd::read(&read, &mut [0]), Ok(0), "no process holds the other end");
+        let pipe = || pipe2(OFlag::O_CLOEXEC).expect("a pipe");
+        for close_others in [close_others, |_: &[u32]| false] {
+            let ((end, write), (kept, _other)) = (pipe(), pipe());
+            // The process of its own has a copy of `write`, and closes it.
+            leave_by(vec![kept], close_others);
+            drop(write);
+            let mut waits = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut waits, 60_000_u16), Ok(1), "a process holds the other end");
+            assert_eq!(read(&end, &mut [0]), Ok(0));
+        }
     }
 }

@@ -28,7 +28,7 @@ pub struct ProcessPeak {
     pub peak_rss_bytes: u64,
     /// Anonymous memory that leaves of 2 MiB map at its end, if that was looked at.
     #[serde(default)]
-    pub huge_bytes: u64,
+    pub huge_bytes: Option<u64>,
 }
 
 /// Traces a process that waits at its gate, and all its descendants.
@@ -87,7 +87,7 @@ impl Exits {
             self.processes.push(ProcessPeak {
                 program: status.name.clone(),
                 peak_rss_bytes: 0,
-                huge_bytes: 0,
+                huge_bytes: None,
             });
             self.processes.len() - 1
         });
@@ -97,8 +97,10 @@ impl Exits {
             // The peak of an address space begins anew with a program. The last thread to end has seen most.
             libc::PTRACE_EVENT_EXIT => {
                 process.peak_rss_bytes = status.vmhwm.unwrap_or(0) * 1024;
-                if looks_at_huge {
-                    process.huge_bytes = proc_files::huge_bytes(tid.as_raw()).unwrap_or(0);
+                // The kernel walks the page tables for it: not at the end of each of many threads. Where the first
+                // one has ended before the others, it is still counted.
+                if looks_at_huge && (tid.as_raw() == status.tgid || status.threads <= 2) {
+                    process.huge_bytes = proc_files::huge_bytes(tid.as_raw());
                 }
             }
             _ => {}

@@ -125,7 +125,7 @@ impl FolioSet {
     }
 
     /// Whether memory gets this order, if it asks or does not.
-    pub(super) const fn gives(self, order: Order, asks: bool) -> bool {
+    pub(crate) const fn gives(self, order: Order, asks: bool) -> bool {
         let orders = if asks { self.always | self.madvise } else { self.always };
         orders >> order.get() & 1 == 1
     }

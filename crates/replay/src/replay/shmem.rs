@@ -37,6 +37,8 @@ pub(crate) struct ShmemFigures {
     /// Bytes at the peak, and of these what was never touched.
     pub(crate) memory: u64,
     pub(crate) wasted: u64,
+    /// The most bytes that each process maps of it, by its number; only those of its last program.
+    pub(crate) mapped: BTreeMap<u32, u64>,
 }
 
 /// A file, by device and inode.
@@ -58,12 +60,15 @@ struct Model {
     files: HashMap<File, Cached>,
     /// The mapped pages of each address space.
     mapped: HashMap<u32, PageSet>,
+    /// The last address space of each process.
+    last: HashMap<u32, u32>,
     pages: u64,
     touched: u64,
 }
 
 /// An access to a mapping of shared memory.
 struct Use<'a> {
+    pid: u32,
     space: u32,
     mapping: &'a Mapping,
     file: File,
@@ -164,7 +169,7 @@ impl Pass {
             _ => (true, false),
         };
         for page in (at.0..at.1).step_by(PAGE as usize).map(|addr| addr / PAGE) {
-            let used = Use { space, mapping, file, placed, page, reads, faults };
+            let used = Use { pid: event.pid, space, mapping, file, placed, page, reads, faults };
             self.models.iter_mut().for_each(|model| model.access(&used));
         }
     }
@@ -327,6 +332,10 @@ impl Model {
             true => mapped.insert_range(at(start), at(start) + pages),
             false => mapped.insert_range(page, page + 1),
         }
+        let bytes = mapped.len() * PAGE;
+        let most = self.figures.mapped.entry(used.pid).or_default();
+        let of_this_program = self.last.insert(used.pid, used.space) == Some(used.space);
+        *most = if of_this_program { bytes.max(*most) } else { bytes };
         self.look();
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -120,10 +121,8 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`] when the kernel lacks a size or refuses the setting.
     pub fn shmem(&self, kib: &[usize]) -> Result<(), SettingsError> {
-        let of_shmem = |path: PathBuf| path.with_file_name("shmem_enabled");
-        let sizes: BTreeMap<usize, PathBuf> =
-            self.sizes()?.into_iter().map(|(kib, path)| (kib, of_shmem(path))).collect();
-        if let Some(missing) = kib.iter().find(|kib| !sizes.get(kib).is_some_and(|path| path.exists())) {
+        let sizes = shmem_sizes(&self.places().settings);
+        if let Some(missing) = kib.iter().find(|kib| !sizes.contains_key(kib)) {
             return Err(SettingsError(format!(
                 "this kernel has no folios of {missing} KiB for shared memory"
             )));
@@ -134,8 +133,8 @@ impl Settings {
             self.set(&overall, "never")?;
         }
         let value = |size: &usize| if kib.contains(size) { "within_size" } else { "never" };
-        let all = sizes.iter().filter(|(_, path)| path.exists());
-        let changes: Vec<(&Path, &str)> = all
+        let changes: Vec<(&Path, &str)> = sizes
+            .iter()
             .map(|(size, path)| (path.as_path(), value(size)))
             .filter(|(path, value)| selected(path).as_deref() != Some(value))
             .collect();
@@ -204,4 +203,17 @@ impl Settings {
         let count = self.places().settings.join(format!("hugepages-{kib}kB/stats/{name}"));
         fs::read_to_string(count).ok()?.trim().parse().ok()
     }
+}
+
+/// The setting of every folio size of shared memory under `root`, by size in KiB. 8 KiB is one of them, and none
+/// of anonymous memory.
+pub(crate) fn shmem_sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
+    let Ok(entries) = fs::read_dir(root) else { return BTreeMap::new() };
+    let size = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let kib = path.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let setting = path.join("shmem_enabled");
+        setting.exists().then_some((kib, setting))
+    };
+    entries.filter_map(size).collect()
 }

@@ -29,7 +29,7 @@ pub(super) struct Journal {
 }
 
 /// One setting.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Setting {
     before: String,
     /// The values that this program may have set; empty before the first change.
@@ -181,27 +181,66 @@ impl Journal {
     /// Puts back what a killed process has set, if it left a journal. A setting with another value was changed
     /// since then, and stays.
     pub(super) fn recover(file: &Path) -> Recovered {
-        let Ok(text) = fs::read(file) else { return Recovered::default() };
-        match serde_json::from_slice::<Journal>(&text) {
-            Ok(journal) => Journal { file: file.to_owned(), ..journal }.put_back_own(),
-            Err(error) => {
+        match Self::read(file) {
+            None => Recovered::default(),
+            Some(Ok(mut journal)) => {
+                let there = journal.found_now();
+                journal.put_back_own(there)
+            }
+            Some(Err(error)) => {
                 let told = format!("{} is no journal of settings ({error}): remove it", quoted(file));
                 Recovered { told: vec![told], left: false, failed: true }
             }
         }
     }
 
-    fn put_back_own(mut self) -> Recovered {
-        let mut recovered = Recovered::default();
-        // Reads all settings first, since the follower changes with the others; it is restored last.
+    /// The journal in a file; `None` if there is none.
+    pub(super) fn read(file: &Path) -> Option<serde_json::Result<Self>> {
+        let journal = serde_json::from_slice::<Self>(&fs::read(file).ok()?);
+        Some(journal.map(|journal| Self { file: file.to_owned(), ..journal }))
+    }
+
+    /// Takes all settings out of the journal, with their values now; the follower is the last. The file keeps
+    /// what is to be put back, in case this process is killed too.
+    pub(super) fn found_now(&mut self) -> Vec<Found> {
+        // All are read first, since the follower changes with the others.
         let settings =
             std::mem::take(&mut self.settings).into_iter().map(|(path, setting)| (path, setting, false));
-        let follower = self.follower.take().map(|(path, setting)| (path, setting, self.changing));
-        let follows = follower.as_ref().map(|(path, ..)| path.clone());
+        let follower = self.follower.take().map(|(path, setting)| (path, setting, true));
         let there: Vec<Found> = settings
             .chain(follower)
-            .filter_map(|(path, setting, own)| Found::of(path, setting, (own, self.changing)))
+            .filter_map(|(path, setting, follows)| Found::of(path, setting, (follows, self.changing)))
             .collect();
+        if there.iter().any(|found| found.own && found.is_changed()) {
+            self.note_recovery(&there);
+        }
+        there
+    }
+
+    /// Notes that these settings go to their old values from now on. A value that the user has set stays: it is
+    /// taken out, and is what the follower goes back to.
+    fn note_recovery(&self, there: &[Found]) {
+        let noted = |found: &Found| {
+            let Found { path, setting, current, own, .. } = found;
+            let before = if *own { setting.before.clone() } else { current.clone() };
+            let set = setting.set.iter().chain([current, &before]).cloned().collect();
+            (path.clone(), Setting { before, set })
+        };
+        let noted = Self {
+            at: self.at.clone(),
+            changing: true,
+            settings: there.iter().filter(|found| found.own && !found.follows).map(noted).collect(),
+            follower: there.iter().find(|found| found.follows).map(noted),
+            file: self.file.clone(),
+        };
+        // Without it they are put back all the same.
+        if let Err(error) = noted.write() {
+            say(format_args!("quire: cannot write {} ({error:#})", quoted(&self.file)));
+        }
+    }
+
+    fn put_back_own(mut self, there: Vec<Found>) -> Recovered {
+        let mut recovered = Recovered::default();
         if there.iter().any(Found::is_changed) {
             let told = format!("a run that was killed had changed settings, the last at {}", self.at);
             recovered.told.push(told);
@@ -211,7 +250,7 @@ impl Journal {
                 continue;
             }
             recovered.left = true;
-            match follows.as_ref() == Some(&found.path) {
+            match found.follows {
                 true => self.follower = Some((found.path, found.setting)),
                 false => _ = self.settings.insert(found.path, found.setting),
             }
@@ -248,20 +287,23 @@ pub(super) struct Recovered {
 }
 
 /// A setting after the process that changed it has been killed.
-struct Found {
+#[derive(Debug)]
+pub(super) struct Found {
     path: PathBuf,
     setting: Setting,
     current: String,
     /// The killed process has set its value.
     own: bool,
+    /// The kernel changes it along with the others.
+    follows: bool,
 }
 
 impl Found {
-    /// Of a setting whose value is the killed process's `own` in any case, or as the noted ones tell.
-    fn of(path: PathBuf, setting: Setting, (own, changing): (bool, bool)) -> Option<Self> {
+    /// A follower may have any value while the others are `changing`.
+    fn of(path: PathBuf, setting: Setting, (follows, changing): (bool, bool)) -> Option<Self> {
         let current = selected(&path)?;
-        let own = own || setting.may_be(&path, &current, changing);
-        Some(Self { path, setting, current, own })
+        let own = follows && changing || setting.may_be(&path, &current, changing);
+        Some(Self { path, setting, current, own, follows })
     }
 
     fn is_changed(&self) -> bool {
@@ -271,7 +313,7 @@ impl Found {
     /// Whether it is as it should be now: as before the run, or as the user has set it since.
     fn put_back(&mut self, recovered: &mut Recovered) -> bool {
         let changed = self.is_changed();
-        let Self { path, setting, current, own } = self;
+        let Self { path, setting, current, own, .. } = self;
         if *own {
             let done = setting.put_back(path);
             if done && changed {

@@ -15,6 +15,7 @@ mod left;
 mod places;
 
 pub use folios::Sizes;
+pub(crate) use folios::shmem_sizes;
 pub use guard::{Settings, SettingsError};
 pub use left::{Left, put_back_left};
 pub use places::Places;

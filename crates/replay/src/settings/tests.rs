@@ -203,6 +203,37 @@ fn a_pool_that_a_killed_process_was_changing_is_put_back() {
     }
 }
 
+/// The next start was killed too, while it put back what the first process had left.
+#[test]
+fn what_two_killed_processes_left_is_put_back() {
+    let Copy { places, .. } = &copy();
+    let (pool, scan) = (places.settings.join("nr_hugepages"), places.settings.join("pages_to_scan"));
+    let write = |path: &Path, value: &str| fs::write(path, value).unwrap();
+    for (follower, expected) in [("70000", "67584"), ("99999", "99999")] {
+        write(&pool, "3");
+        write(&scan, "4096");
+        write(&places.min_free, "67584");
+        let both = [&pool, &scan];
+        let mut journal = Journal::found(both.into_iter(), &places.min_free, places.journal());
+        journal.expect(&[(&pool, &["100"]), (&scan, &["1"])], true).unwrap();
+        write(&pool, "100");
+        write(&scan, "1");
+        write(&places.min_free, "70000");
+        journal.settle(both.into_iter().map(|path| path.as_path())).unwrap();
+        // The user sets one of them, and perhaps the follower.
+        write(&scan, "50");
+        write(&places.min_free, follower);
+        drop(Journal::read(&places.journal()).unwrap().unwrap().found_now());
+        write(&pool, "37");
+        write(&places.min_free, "80000");
+        drop(Settings::acquire(places).unwrap());
+        assert_eq!(selected(&pool).as_deref(), Some("3"));
+        assert_eq!(selected(&places.min_free).as_deref(), Some(expected));
+        assert_eq!(selected(&scan).as_deref(), Some("50"), "the user's");
+        assert!(!places.journal().exists());
+    }
+}
+
 #[test]
 fn a_journal_that_is_none_changes_nothing() {
     let Copy { places, .. } = &copy();
@@ -392,17 +423,21 @@ fn shared_memory_has_sizes_of_its_own() {
     let Copy { places, .. } = &copy();
     let of_shmem = |kib: usize| places.settings.join(format!("hugepages-{kib}kB/shmem_enabled"));
     SIZES.iter().for_each(|(kib, value)| fs::write(of_shmem(*kib), value).unwrap());
+    // Anonymous memory has no folios of 8 KiB.
+    fs::write(of_shmem(8), "always").unwrap();
     let overall = places.settings.join("shmem_enabled");
     fs::write(&overall, "always within_size advise never deny [force]\n").unwrap();
     let settings = Settings::acquire(places).unwrap();
     settings.shmem(&[64]).unwrap();
     let all = || [16, 64, 2048].map(|kib| selected(&of_shmem(kib)).unwrap());
     assert_eq!(all(), ["never", "within_size", "never"]);
+    assert_eq!(selected(&of_shmem(8)).as_deref(), Some("never"));
     assert_eq!(selected(&overall).as_deref(), Some("never"), "under `force` no size counts");
     let why = settings.shmem(&[32]).unwrap_err().to_string();
     assert!(why.contains("no folios of 32 KiB for shared memory"), "{why}");
     drop(settings);
     assert_eq!(all(), SIZES.map(|(_, value)| value));
+    assert_eq!(selected(&of_shmem(8)).as_deref(), Some("always"));
     assert_eq!(selected(&overall).as_deref(), Some("force"));
     assert_eq!(values(places), original());
 }

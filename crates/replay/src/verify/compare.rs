@@ -208,10 +208,11 @@ impl Compared {
     }
 }
 
-/// What leaves of 2 MiB map at the end of each run; `None` if a run has more than one process.
+/// What leaves of 2 MiB map at the end of each run; `None` if a run has more than one process, or it could not be
+/// read.
 fn huge_bytes(runs: &Runs) -> Option<Vec<u64>> {
     let of_one = |run: &Vec<ProcessPeak>| match run.as_slice() {
-        [process] => Some(process.huge_bytes),
+        [process] => process.huge_bytes,
         _ => None,
     };
     let all: Option<Vec<u64>> = runs.processes.iter().map(of_one).collect();

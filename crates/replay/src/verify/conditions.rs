@@ -1,8 +1,7 @@
 //! What else is set while the programs of `quire verify` run: folio sizes of shared memory, pools of huge
 //! pages, khugepaged.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use procfs::Current as _;
 use serde::Serialize;
 
 use crate::advise::{self, Asked};
+use crate::host::pools::Pool;
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
 
@@ -52,7 +52,7 @@ pub(super) struct Told {
 
 /// Parses pages by size, as `2M=16,1G=1`.
 pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
-    let mut pages = PoolPages::default();
+    let (mut pages, mut named) = (PoolPages::default(), [false; POOLS.len()]);
     for one in text.split(',') {
         let wrong = || "write SIZE=PAGES, as 2M=16 or 1G=1, several between commas".to_owned();
         let (size, number) = one.split_once('=').ok_or_else(wrong)?;
@@ -61,6 +61,9 @@ pub(super) fn parse_pools(text: &str) -> Result<PoolPages, String> {
         let number: u64 = number.trim().parse().map_err(|_| wrong())?;
         if number > MOST_BYTES / ((POOLS[at].1 as u64) << 10) {
             return Err(format!("{size}={number} are more pages than a machine has"));
+        }
+        if std::mem::replace(&mut named[at], true) {
+            return Err(format!("{size} has two numbers of pages"));
         }
         pages.0[at] = number;
     }
@@ -156,8 +159,9 @@ fn fill(
     wanted: u64,
 ) -> Result<()> {
     let directory = pool(places, kib);
-    let Some(free) = unreserved(&directory) else { bail!("this kernel has no pool of huge pages of {name}") };
-    let all = number(&directory, "nr_hugepages").unwrap_or(0);
+    let Some(Pool { all, free }) = Pool::read(&directory) else {
+        bail!("this kernel has no pool of huge pages of {name}")
+    };
     let more = wanted.saturating_sub(free);
     if more == 0 {
         return Ok(());
@@ -178,15 +182,19 @@ fn fill(
     }
 }
 
-fn number(directory: &std::path::Path, name: &str) -> Option<u64> {
-    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+/// Free pages that no mapping has reserved.
+fn unreserved(directory: &Path) -> Option<u64> {
+    Pool::read(directory).map(|pages| pages.free)
 }
 
-/// Free pages that no mapping has reserved.
-fn unreserved(directory: &std::path::Path) -> Option<u64> {
-    Some(
-        number(directory, "free_hugepages")?.saturating_sub(number(directory, "resv_hugepages").unwrap_or(0)),
-    )
+/// Ends the watch when what is watched has ended, by a panic too: its thread is waited for, and the settings
+/// are put back behind it.
+struct EndsWatch<'a>(&'a AtomicBool);
+
+impl Drop for EndsWatch<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Does something, and looks meanwhile how many pages of the pools are in use or reserved at the most.
@@ -209,8 +217,9 @@ pub(super) fn watched<T>(pools: PoolPages, places: &Places, run: impl FnOnce() -
             }
             PoolPages(most)
         });
+        let ends = EndsWatch(&ended);
         let done = run();
-        ended.store(true, Ordering::Relaxed);
+        drop(ends);
         (done, watch.join().unwrap_or_default())
     })
 }

@@ -31,7 +31,8 @@ pub(super) fn with(mut args: Args, file: &Path) -> Result<Args> {
         let named = value.as_str().map(FolioSet::named).transpose();
         named.map_err(|error| anyhow!("{}: {error}", name()))
     };
-    if args.sizes.is_empty() {
+    let (own_sizes, own_pool) = (!args.sizes.is_empty(), args.pool.is_some());
+    if !own_sizes {
         let sets = [Some(FolioSet::FRAMES), set(&advice["baseline"])?, set(&advice["chosen"])?];
         // The plan for some mappings: they ask, and all others stay as they are.
         let plan = set(&advice["plan"]["folio"])?.map(|plan| sets[1].unwrap_or_default().on_request(plan));
@@ -43,17 +44,7 @@ pub(super) fn with(mut args: Args, file: &Path) -> Result<Args> {
     }
     args.shmem = args.shmem.or(set(&advice["shmem"]["chosen"])?);
     args.pool = args.pool.or_else(|| pool(&advice["hugetlb"]));
-    if advice["plan"].is_object() {
-        say(
-            "quire: the plan for some mappings helps only if the program asks there: give its command with the setting that makes \
-             it ask",
-        );
-    }
-    if advice["hugetlb"]["mappings"].as_array().is_some_and(|mappings| !mappings.is_empty()) {
-        say(
-            "quire: the program uses the pool only if it asks: give its command with the setting that makes it ask",
-        );
-    }
+    asks(&advice, own_sizes, own_pool).into_iter().for_each(say);
     if args.command.is_empty() {
         if advice["attached"] == true {
             bail!(
@@ -68,6 +59,16 @@ pub(super) fn with(mut args: Args, file: &Path) -> Result<Args> {
         bail!("{}: it names no command: give one behind --", name());
     }
     Ok(args)
+}
+
+/// What of the advice helps only a program that asks, unless the user's own sizes or pool replace it.
+fn asks(advice: &Value, own_sizes: bool, own_pool: bool) -> Vec<&'static str> {
+    let plan = "quire: the plan for some mappings helps only if the program asks there: give its command with the \
+                setting that makes it ask";
+    let pool = "quire: the program uses the pool only if it asks: give its command with the setting that makes it ask";
+    let carried = advice["hugetlb"]["mappings"].as_array().is_some_and(|mappings| !mappings.is_empty());
+    let of_plan = (advice["plan"].is_object() && !own_sizes).then_some(plan);
+    of_plan.into_iter().chain((carried && !own_pool).then_some(pool)).collect()
 }
 
 /// The pages that the program maps itself, and those that would carry its mappings.
@@ -114,6 +115,17 @@ mod tests {
         let own = read(&advice, &["--sizes", "2M", "--pool", "2M=1", "--", "other"]).unwrap();
         assert_eq!((own.sizes, own.pool), (vec![set("2M")], Some(PoolPages([1, 0]))));
         assert_eq!(own.command, ["other"]);
+    }
+
+    #[test]
+    fn only_what_is_taken_from_the_advice_is_told_of() {
+        let advice = serde_json::json!({"plan": {"folio": "64K"}, "hugetlb": {"mappings": [{}]}});
+        let told = |sizes, pool| asks(&advice, sizes, pool).len();
+        assert_eq!(
+            [told(false, false), told(true, false), told(false, true), told(true, true)],
+            [2, 1, 1, 0]
+        );
+        assert_eq!(asks(&serde_json::json!({"plan": null, "hugetlb": null}), false, false).len(), 0);
     }
 
     #[test]

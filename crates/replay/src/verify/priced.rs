@@ -11,7 +11,7 @@ use super::processes::{self, ProcessMemory};
 use super::turns::median;
 use crate::advise::{self, Collapses, Prices, ShmemChange};
 use crate::calibrate::usual;
-use crate::replay::{Figures, FolioSet, ReplayError, Trial};
+use crate::replay::{Figures, FolioSet, Process, ReplayError, Trial};
 use crate::settings::Places;
 
 /// The predictions, of single pages first.
@@ -53,6 +53,10 @@ impl Priced {
         let small = replayed.first().context("nothing was replayed")?;
         let prices = Prices::of(small, trial.header(), None)?;
         let recorded = trial.header().totals.kernel_faults;
+        let shared = match conditions.shmem {
+            Some(set) => advise::with_shmem(trial, &prices, set)?,
+            None => None,
+        };
         let predicted = |figures: &Figures| {
             let replayed = figures.faults();
             let faults = expected_faults(recorded, small.faults(), replayed);
@@ -66,21 +70,22 @@ impl Priced {
             kinds[FaultKind::FileMinor as usize] +=
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
             let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
-            let (set, peak_rss) = (figures.set, figures.peak_rss);
-            let processes = processes::predicted(trial.names(), &figures.processes);
+            let (all, grown) = with_mapped(&figures.processes, shared.as_ref());
+            let (set, peak_rss) = (figures.set, figures.peak_rss.saturating_add_signed(grown));
+            let processes = processes::predicted(trial.names(), &all);
             let fault_ns = ns.max(0.0) as u64;
-            Prediction { set, replayed, faults, traps, fault_ns, peak_rss, huge_bytes: None, processes }
+            let mut prediction =
+                Prediction { set, replayed, faults, traps, fault_ns, peak_rss, huge_bytes: None, processes };
+            shared.iter().for_each(|change| prediction.share(change));
+            prediction
         };
         let advised = advise::advised(replayed, &prices, trial);
         let mut sizes: Vec<Prediction> = replayed.iter().map(predicted).collect();
-        if let Some(set) = conditions.shmem
-            && let Some(change) = advise::with_shmem(trial, &prices, set)?
-        {
-            sizes.iter_mut().for_each(|prediction| prediction.share(change));
-        }
         if let Some(asked) = &conditions.khugepaged {
             let root = Places::of_this_machine().settings;
-            for prediction in &mut sizes {
+            // Under other sets there is nothing to predict: 0 bytes would be right always.
+            for prediction in sizes.iter_mut().filter(|prediction| advise::khugepaged_starts(prediction.set))
+            {
                 prediction.collapse(advise::beside_khugepaged(trial, &root, asked, prediction.set)?);
             }
         }
@@ -134,15 +139,11 @@ impl Priced {
 }
 
 impl Prediction {
-    /// Adds what folios of shared memory change. Which process has how much of it is not known.
-    fn share(&mut self, change: ShmemChange) {
+    /// Adds what folios of shared memory change of the faults.
+    fn share(&mut self, change: &ShmemChange) {
         let faults = |count: u64| count.saturating_add_signed(change.faults);
         (self.faults, self.traps) = (faults(self.faults), faults(self.traps));
         self.fault_ns = (self.fault_ns as f64 + change.time_ns).max(0.0) as u64;
-        self.peak_rss = self.peak_rss.saturating_add_signed(change.memory);
-        if change.memory != 0 {
-            self.processes.clear();
-        }
     }
 
     /// Adds what khugepaged changes.
@@ -172,6 +173,19 @@ impl Prediction {
             processes: processes::usual(predicted.iter().map(|sizes| &sizes[at].processes[..])),
         }
     }
+}
+
+/// The processes with what folios of shared memory change of their peaks, as if each mapped the most when its
+/// peak is; and by how much the largest peak grows.
+fn with_mapped(processes: &[Process], change: Option<&ShmemChange>) -> (Vec<Process>, i64) {
+    let mut with = processes.to_vec();
+    for process in &mut with {
+        let more = change.and_then(|change| change.mapped.get(&process.pid)).unwrap_or(&0);
+        process.last_peak = process.last_peak.saturating_add_signed(*more);
+    }
+    let largest = |all: &[Process]| all.iter().map(|process| process.last_peak).max().unwrap_or(0);
+    let grown = largest(&with) as i64 - largest(processes) as i64;
+    (with, grown)
 }
 
 /// Replays under all of these sets.
@@ -252,6 +266,36 @@ mod tests {
         let mostly_another = with(&["node.qtrace", "node.qtrace"]);
         assert_eq!(counts(&mostly_another), counts(&other));
         assert_ne!(mostly_another.fault_ns, other.fault_ns, "prices are of all");
+    }
+
+    /// Under other sets 0 bytes would be predicted and measured, always.
+    #[test]
+    fn leaves_of_2_mib_are_predicted_where_khugepaged_runs() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let trial = Trial::open(&path, None).unwrap();
+        let sets = [FolioSet::FRAMES, crate::replay::parse_set("2M").unwrap()];
+        let replayed = replay(&trial, &sets).unwrap();
+        let khugepaged = advise::parse_khugepaged("max_ptes_none=511,scan_sleep_millisecs=1000000").ok();
+        let conditions = Conditions { khugepaged, ..Conditions::default() };
+        let priced = Priced::new(&trial, &replayed, &conditions).unwrap();
+        let huge = sets.map(|set| priced.of(set).unwrap().huge_bytes);
+        assert!(huge[0].is_none() && huge[1].is_some(), "{huge:?}");
+    }
+
+    /// Each process has its own part of shared memory; the whole of it is no process's.
+    #[test]
+    fn the_largest_process_grows_by_what_it_maps_itself() {
+        let process = |pid, last_peak| Process { pid, last_peak, ..Process::default() };
+        let all = [process(7, 100), process(8, 90), process(9, 10)];
+        let with = |mapped: &[(u32, i64)]| {
+            let mapped = mapped.iter().copied().collect();
+            let (with, grown) = with_mapped(&all, Some(&ShmemChange { mapped, ..ShmemChange::default() }));
+            (with.iter().map(|process| process.last_peak).collect::<Vec<_>>(), grown)
+        };
+        assert_eq!(with(&[(7, 20), (8, 20)]), (vec![120, 110, 10], 20));
+        assert_eq!(with(&[(8, 30), (9, 30)]), (vec![100, 120, 40], 20), "another is the largest then");
+        assert_eq!(with(&[(9, 80), (11, 500)]), (vec![100, 90, 90], 0));
+        assert_eq!(with_mapped(&all, None), (all.to_vec(), 0));
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(super) fn touches(heat: &Heat, wall_ns: u64) -> Result<Markup> {
                 (told) " The darker, the more pages in one step. A recording shows the faults of first touches, not the \
                  accesses that follow. Addresses that were never touched are left out."
             }
-            (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address in MiB (hexadecimal)"], &told)?)
+            (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address, MiB in hex, gaps left out"], &told)?)
         }
     })
 }

@@ -64,7 +64,7 @@ pub(super) fn ratios(rows: &[Ratios], axis: &str, told: &str) -> Result<Markup> 
             .axis_style(SOFT)
             .x_labels(5)
             .x_label_formatter(&|ratio| short(*ratio))
-            .x_desc(axis)
+            .x_desc(logarithmic(axis))
             .y_labels(rows.len())
             .y_label_formatter(&|segment| match segment {
                 SegmentValue::CenterOf(at) if *at < rows.len() => rows[place(*at)].name.clone(),
@@ -102,6 +102,8 @@ pub(super) fn diagonal(
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, WIDTH - 40)).into_drawing_area();
         let range = || (least..most).log_scale();
+        let names = names.map(logarithmic);
+        let names = names.each_ref().map(String::as_str);
         let mut chart = axes(&area, range(), range(), names, [&shown, &shown])?;
         let line = [(least, least), (most, most)];
         chart.draw_series(std::iter::once(PathElement::new(line, INK.stroke_width(1)))).map_err(failed)?;
@@ -134,6 +136,8 @@ pub(super) fn named(points: &[Named], names: [&str; 2], told: &str) -> Result<Ma
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         let upright = (bottom..top).log_scale();
+        let name = logarithmic(names[1]);
+        let names = [names[0], &name];
         let mut chart = axes(&area, 0.0..right, upright, names, [&|value| plain(value, right), &thousands])?;
         let mut places: Vec<(i32, i32)> = Vec::new();
         let mut named = Vec::new();
@@ -157,6 +161,11 @@ pub(super) fn named(points: &[Named], names: [&str; 2], told: &str) -> Result<Ma
         area.present().map_err(failed)?;
     }
     Ok(figure(&svg, told))
+}
+
+/// The name of an axis whose steps are not equal, which it says.
+fn logarithmic(name: &str) -> String {
+    format!("{name} (logarithmic)")
 }
 
 /// The powers of ten around a range, so that a logarithmic axis has at least two numbers.
@@ -323,6 +332,18 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Equal steps of such an axis are equal factors.
+    #[test]
+    fn an_axis_says_that_it_is_logarithmic() {
+        let said = |plot: Result<Markup>| plot.unwrap().into_string().matches("(logarithmic)").count();
+        let mark = || Named { mark: Mark::Circle, name: "4K".to_owned(), at: (1.0, 10.0) };
+        assert_eq!(said(named(&[mark()], ["%", "faults"], "a mark")), 1);
+        assert_eq!(said(diagonal(&[(Mark::Circle, 1.0, 2.0)], thousands, ["x", "y"], "a mark")), 2);
+        let row = Ratios { name: "a".to_owned(), marks: vec![(Mark::Circle, 2.0)] };
+        assert_eq!(said(ratios(&[row], "times", "a mark")), 1);
+        assert_eq!(said(lines(&[(Mark::Circle, vec![(0.0, 1.0)])], ["s", "MiB"], "a line")), 0);
+    }
 
     /// An axis up to 2 had the numbers 0, 0, 1, 2.
     #[test]

@@ -87,3 +87,13 @@ fn the_advice_is_judged_by_the_fastest_set() {
     let verdicts = [(-1.0, 2.0), (-1.0, 2.1), (2.1, 9.0)].map(judged);
     assert_eq!(verdicts, [Verdict::Within, Verdict::WithinSpread, Verdict::Missed]);
 }
+
+#[test]
+fn leaves_of_2_mib_are_those_of_one_process_that_could_be_read() {
+    let process = |huge_bytes| ProcessPeak { program: "a".to_owned(), peak_rss_bytes: 1, huge_bytes };
+    let of = |runs: Vec<Vec<ProcessPeak>>| huge_bytes(&Runs { processes: runs, ..Runs::default() });
+    assert_eq!(of(vec![vec![process(Some(3))], vec![process(Some(0))]]), Some(vec![3, 0]));
+    assert_eq!(of(vec![vec![process(Some(3))], vec![process(None)]]), None);
+    assert_eq!(of(vec![vec![process(Some(3)), process(Some(0))]]), None);
+    assert_eq!(of(Vec::new()), None);
+}

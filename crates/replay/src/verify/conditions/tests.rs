@@ -1,4 +1,6 @@
-use std::path::Path;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
 
 use super::*;
 use crate::replay::parse_set;
@@ -19,7 +21,9 @@ fn pools_are_named_by_size() {
     assert_eq!(parse_pools("2M=16,1g=1"), Ok(PoolPages([16, 1])));
     assert_eq!(PoolPages([16, 1]).name().as_deref(), Some("2M=16,1G=1"));
     assert_eq!(PoolPages([3, 1]).bytes(), (6 << 20) + (1 << 30));
-    for wrong in ["", "16", "2M", "4M=1", "2M=-1", "2M=18446744073709551615", "1G=18014398509481983"] {
+    for wrong in
+        ["", "16", "2M", "4M=1", "2M=-1", "2M=18446744073709551615", "2M=4,2m=8", "1G=18014398509481983"]
+    {
         assert!(parse_pools(wrong).is_err(), "{wrong}");
     }
 }
@@ -32,7 +36,7 @@ fn a_pool_that_the_machine_has_no_memory_for_is_not_asked_for() {
     let places = pool_of(root.path(), 3, 2, 0);
     fs::create_dir_all(&places.state).unwrap();
     let settings = Settings::acquire(&places).unwrap();
-    let all = || number(&pool(&places, 2048), "nr_hugepages");
+    let all = || Pool::read(&pool(&places, 2048)).map(|pages| pages.all);
     let wants =
         |pages| fill(&settings, &places, 16 << 20, POOLS[0], pages).map_err(|error| error.to_string());
     for pages in [10, 1_000_000_000, MOST_BYTES >> 21] {
@@ -72,4 +76,17 @@ fn pages_in_use_are_those_that_are_free_no_more() {
     let ((), most) = watched(PoolPages([7, 0]), &places, uses);
     assert_eq!(most, PoolPages([4, 0]), "two pages, and two that are reserved");
     assert_eq!(watched(PoolPages::default(), &places, || 5), (5, PoolPages::default()));
+}
+
+/// Else the settings would stay changed for as long as the process hangs.
+#[test]
+fn a_panic_ends_the_watch() {
+    let (ends, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let root = tempfile::tempdir().unwrap();
+        let places = pool_of(root.path(), 8, 8, 0);
+        let panics = || watched(PoolPages([1, 0]), &places, || panic!("in the middle of a run"));
+        let _ = ends.send(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true));
 }

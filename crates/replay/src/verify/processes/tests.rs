@@ -18,7 +18,7 @@ fn replayed(processes: &[(u32, u64)]) -> Vec<ProcessMemory> {
 
 fn run(processes: &[(&str, u64)]) -> Vec<ProcessPeak> {
     let of = |&(program, mib): &(&str, u64)| ProcessPeak {
-        huge_bytes: 0,
+        huge_bytes: None,
         program: program.to_owned(),
         peak_rss_bytes: mib * MIB,
     };

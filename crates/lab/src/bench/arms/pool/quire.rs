@@ -47,8 +47,9 @@ impl Arm<Pools> for Quire {
              flushes."
             }
             DescriptorPolicy::MaskTail => {
-                "as `batched`; all pages of an order in a zone share one frame of tails, which name no head, so no grace \
-                 period passes but for a page of 1 GiB that joins (proposed for Linux in 2026, without that one)."
+                "as `batched`; all pages of an order in a zone share one frame of tails, which name no head. A page of \
+                 2 MiB waits for no grace period, one of 1 GiB for one when it joins; as proposed for Linux in 2026, \
+                 where neither waits."
             }
         }
     }

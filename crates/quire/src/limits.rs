@@ -55,6 +55,15 @@ pub const ROWS_FRAMES: usize = FRAME_SIZE as usize / DESCRIPTOR_SIZE;
 /// takes from partly used blocks of other CPUs before it breaks another whole one.
 pub const WHOLE_BLOCKS_SHORT: u32 = 32;
 
+/// Tainted areas of 1 GiB in which one search for frames that cannot move looks at the blocks.
+pub const AREAS_TRIED: usize = 4;
+/// Areas that it passes over to find them: 4 TiB.
+pub const AREAS_PASSED: usize = 4096;
+/// Searches that look at no blocks after one that found none to take.
+pub const AREA_REST: u32 = 32;
+/// Free frames of a block of movable frames in a tainted area from which on it changes over to other frames.
+pub const LEAST_FREE: u16 = 16;
+
 /// Blocks in a section, the unit in which block records are looked up: 1 GiB.
 pub const SECTION_BLOCKS: usize = 512;
 /// The largest physical address that a machine may name: 64 TiB.

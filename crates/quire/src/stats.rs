@@ -67,6 +67,8 @@ stats! {
     MobilityFallback = "mobility_fallback",
     /// Partly used blocks that changed their mobility group.
     MobilityChange = "mobility_change",
+    /// Blocks of tainted areas that searches for frames that cannot move looked at.
+    MobilityScanned = "mobility_scanned",
     /// Holds of a block's lock to change counts or bitmaps.
     BlockLock = "block_lock",
     /// Huge pages that a pool took from the page allocator.

@@ -69,7 +69,8 @@ pub fn buddyinfo<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_, P
     Ok(())
 }
 
-/// `/proc/pagetypeinfo`: the same for each mobility group, and the blocks of each.
+/// `/proc/pagetypeinfo`: the same for each mobility group, and the blocks of each. After Linux's lines, the areas
+/// of 1 GiB, and those of them with frames that cannot move.
 ///
 /// # Errors
 /// Those of the writer.
@@ -95,6 +96,11 @@ pub fn pagetypeinfo<P: Platform>(out: &mut dyn Write, manager: &MemoryManager<'_
         write!(out, "Node {}, zone {:>8} ", zone.node, name_of(zone.kind))?;
         zone.blocks.iter().try_for_each(|count| write!(out, "{count:>12} "))?;
         out.write_str("\n")?;
+    }
+    write!(out, "\n{:<23}{:>12} {:>12} \n", "Number of areas of 1 GiB", "Complete", "Tainted")?;
+    for zone in manager.pages().free_groups() {
+        let (node, kind) = (zone.node, name_of(zone.kind));
+        writeln!(out, "Node {node}, zone {kind:>8} {:>12} {:>12} ", zone.areas, zone.tainted)?;
     }
     Ok(())
 }

@@ -303,6 +303,11 @@ fn the_machines_texts_add_up() {
             types.contains("\nNumber of blocks type     Unmovable      Movable  Reclaimable \n"),
             "{types}"
         );
+        let areas = types.split("\nNumber of areas of 1 GiB").nth(1).unwrap();
+        assert!(
+            areas.lines().nth(1).unwrap().starts_with("Node 0, zone    DMA32            0            0"),
+            "{types}"
+        );
 
         let vmstat = text(|out| proc::vmstat(out, manager, &[("oom_kill", 3)]));
         let names: Vec<_> = vmstat.lines().map(|line| line.split_once(' ').unwrap().0).collect();

@@ -85,6 +85,8 @@ pub struct Columns {
     table_frames: TableFrames,
     /// Tables of the block that stand in frames of it.
     own_tables: AtomicU16,
+    /// 1 when frames may be in use that cannot move (`page_alloc/store/areas.rs`).
+    tainted: AtomicU8,
     /// Pages of files that were accessed, and those that are newer than their file.
     marks: [[AtomicU64; BLOCK_FRAMES / 64]; 2],
     group_origins: [AtomicU64; BLOCK_FRAMES / ORIGIN_FRAMES],
@@ -224,6 +226,15 @@ impl Columns {
 
     pub(crate) fn set_own_tables(&self, tables: u16) {
         self.own_tables.store(tables, Ordering::Relaxed);
+    }
+
+    /// Whether the block counts as tainted in its area. Under the block's lock.
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.tainted.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_tainted(&self, tainted: bool) {
+        self.tainted.store(tainted.into(), Ordering::Relaxed);
     }
 
     /// Gives up all tables. Under the block's lock; none of its frames needs one.

@@ -18,6 +18,7 @@ use crate::page_alloc::pcp::list::ListEntry;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::request::gfp::{KINDS, ZoneKind};
 use crate::page_alloc::request::placement::Placement;
+use crate::page_alloc::store::areas::Areas;
 use crate::page_alloc::store::isolated::Isolated;
 use crate::page_alloc::store::marks::ZoneMarks;
 use crate::page_alloc::store::pool::{Pool, pool_words};
@@ -90,6 +91,9 @@ impl Layout<'_> {
         let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
+        let (area, areas) = Areas::span(self.pieces(number));
+        let words =
+            boot.table(node, areas, |_, at| Ok(Areas::first_word(area + at as u32, self.pieces(number))))?;
         let zone = Zone {
             number: number as u8,
             node,
@@ -104,6 +108,7 @@ impl Layout<'_> {
             pieces_zeroed: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
             isolated: Isolated::default(),
+            areas: Areas::new(area, words),
         };
         zone.add_free(managed as i64);
         Ok(zone)

@@ -30,6 +30,10 @@ pub struct FreeGroups {
     pub groups: [[u64; FREE_ORDERS]; Mobility::ALL.len()],
     /// For each [`Mobility`], how many blocks serve it, those of a folio in use and whole free ones included.
     pub blocks: [u64; Mobility::ALL.len()],
+    /// How many areas of 1 GiB the zone has all of, without tables from start-up.
+    pub areas: u64,
+    /// How many of these contain unmovable or reclaimable frames, by the blocks of those.
+    pub tainted: u64,
 }
 
 impl FreeGroups {
@@ -48,7 +52,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     fn free_groups_of(&self, zone: &Zone) -> FreeGroups {
         let (groups, blocks) = Default::default();
-        let mut found = FreeGroups { node: zone.node, kind: zone.kind, groups, blocks };
+        let [areas, tainted] = zone.areas.count();
+        let mut found = FreeGroups { node: zone.node, kind: zone.kind, groups, blocks, areas, tainted };
         let (number, movable) = (usize::from(zone.number), Mobility::Movable as usize);
         for (_, block) in self.frames().memmap.blocks() {
             let state = block.state();

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState, LISTS};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, SECTION_BLOCKS};
+use crate::memmap::{Block, BlockState, Columns, FrameMask, FrameState, LISTS};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::bad::state_outside;
 use crate::page_alloc::pcp::level::order_of;
@@ -51,6 +51,8 @@ pub enum Violation {
         /// The zone's index.
         zone: u8,
     },
+    /// A zone's count of tainted blocks in an area is not what its blocks say. The area's first block.
+    Tainted(BlockNumber),
     /// A frame that is free and known to be zero is not.
     NotZero(Frame),
     /// What a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
@@ -188,6 +190,20 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         ensure(counted && pools, Violation::ZeroedCount { zone: zone.number })
     }
 
+    fn validate_areas(&self, zone: &Zone) -> Result<(), Violation> {
+        let tainted = |block: &Block| block.columns().is_some_and(Columns::is_tainted);
+        let mut counted = 0;
+        for (first, count) in zone.areas.tainted_blocks() {
+            let numbers = (first.0..first.0 + SECTION_BLOCKS as u32).map(BlockNumber);
+            let blocks = numbers.filter_map(|number| self.frames().memmap.get(number));
+            let found = blocks.filter(|block| block.zone() == usize::from(zone.number) && tainted(block));
+            ensure(found.count() == usize::from(count), Violation::Tainted(first))?;
+            counted += usize::from(count);
+        }
+        let found = self.small_blocks(zone).filter(|block| tainted(block)).count();
+        ensure(counted == found, Violation::Tainted(BlockNumber(0)))
+    }
+
     /// Reads all memory that is free and known to be zero, while nothing is under way.
     ///
     /// # Errors
@@ -229,6 +245,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {
         self.validate_booked(zone)?;
         self.validate_zeroed(zone)?;
+        self.validate_areas(zone)?;
         let free = |block: &Block| u64::from(block.free.load(Ordering::Relaxed));
         let small: u64 = self.small_blocks(zone).map(free).sum();
         let ensure_count = |counted: u64, found: u64| {

@@ -53,6 +53,7 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<Merged> {
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         let complete = could_be_whole(block);
+        zone.areas.clear(number, block);
         if complete && shard.spare() != Some(number) {
             let mut index = shard.0.lock(self.frames.platform);
             // A spare that is in use again is replaced.
@@ -78,6 +79,7 @@ impl<P: FramePlatform> Store<'_, P> {
     fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Merged {
         let zeroed = block.zeroed() == FrameMask::ALL;
         zeroes::change(zone, block, FrameMask::EMPTY);
+        zone.areas.clear(number, block);
         let tables = block.take_tables().map(|table| table.filter(|table| table.block() != number));
         let slot = block.lanes_at().map(CountSlot::of);
         // Its own tables are free with it.

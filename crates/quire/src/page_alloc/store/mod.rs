@@ -2,6 +2,7 @@
 //!
 //! [`Store`] allocates and frees memory under locks, and knows nothing of per-CPU lists or of uses of memory.
 
+pub(super) mod areas;
 pub(super) mod bad;
 pub(super) mod capacity;
 pub(super) mod count_slots;
@@ -20,6 +21,7 @@ pub(super) mod slots;
 pub(super) mod small;
 pub(super) mod sorter;
 pub(super) mod sorting;
+pub(super) mod steer;
 pub(super) mod tables;
 pub(super) mod whole;
 pub(super) mod zero_ahead;

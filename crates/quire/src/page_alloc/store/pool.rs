@@ -14,6 +14,9 @@ use crate::page_alloc::request::gfp::Contents;
 use crate::page_alloc::store::isolated::COLLECTED;
 use crate::page_alloc::store::runs::{PoolBits, Run};
 
+/// Words of the bits of an area of 1 GiB.
+const AREA_WORDS: usize = SECTION_BLOCKS / 64;
+
 /// Words of bits for `count` blocks from `first`, and words of the summary.
 pub(in crate::page_alloc) fn pool_words(first: BlockNumber, count: u32) -> (usize, usize) {
     let words = (first.0 as usize % SECTION_BLOCKS + count as usize).div_ceil(64);
@@ -93,7 +96,7 @@ impl Pool {
         }
         self.hint = self.bits().next_with_room(self.hint)?;
         let bit = if blocks == 1 && align == 1 {
-            self.find_one(wanted)
+            self.find_one(wanted, |_| false)
         } else {
             let run = Run { blocks: blocks as usize, align: align as usize, origin: self.origin as usize };
             let known = (wanted == Contents::Zeroed && self.zeroed >= blocks).then(|| self.zeroed_bits());
@@ -101,6 +104,35 @@ impl Pool {
             known.or_else(|| self.bits().find_run(self.hint, run).0)?
         };
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, blocks)))
+    }
+
+    /// Takes a block as [`Self::take`] does, rather not one of an area that the caller avoids.
+    pub(in crate::page_alloc) fn take_outside(
+        &mut self,
+        wanted: Contents,
+        avoids: impl Fn(BlockNumber) -> bool,
+    ) -> Option<(BlockNumber, bool)> {
+        self.hint = self.bits().next_with_room(self.hint)?;
+        let block = |word: usize| BlockNumber(self.origin + word as u32 * 64);
+        let bit = self.find_one(wanted, |word| avoids(block(word)));
+        Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, 1)))
+    }
+
+    /// Takes the lowest free block of an area, if possible one with the wanted contents.
+    pub(in crate::page_alloc) fn take_among(
+        &mut self,
+        area: &Range<u32>,
+        wanted: Contents,
+    ) -> Option<(BlockNumber, bool)> {
+        let words = area.start.max(self.origin) - self.origin..area.end.max(self.origin) - self.origin;
+        let words = words.start as usize / 64..(words.end as usize / 64).min(self.taken.len());
+        let unlike = if wanted == Contents::Zeroed { u64::MAX } else { 0 };
+        let free = |word: usize| (word, !self.word(word));
+        let alike =
+            |word: usize| (word, !self.word(word) & (self.stale[word].load(Ordering::Relaxed) ^ unlike));
+        let (word, bits) = words.clone().map(alike).chain(words.map(free)).find(|&(_, bits)| bits != 0)?;
+        let bit = word * 64 + bits.trailing_zeros() as usize;
+        Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, 1)))
     }
 
     /// Takes this block if it is a free one of the region, and returns whether it did.
@@ -141,24 +173,30 @@ impl Pool {
         }
     }
 
-    /// The lowest free block with the wanted contents, if one is near the hint; else the lowest.
-    fn find_one(&self, wanted: Contents) -> usize {
+    /// The lowest free block with the wanted contents, if one is near the hint; else the lowest. Passes over
+    /// words of areas that the caller avoids, if a block elsewhere is near.
+    fn find_one(&self, wanted: Contents, avoids: impl Fn(usize) -> bool) -> usize {
         let lowest = |word: usize, bits: u64| word * 64 + bits.trailing_zeros() as usize;
-        let any = lowest(self.hint, !self.word(self.hint));
+        let mut any = None;
         let unlike = if wanted == Contents::Zeroed { u64::MAX } else { 0 };
-        if self.zeroed == 0 || self.zeroed == self.free {
-            return any;
-        }
         let mut next = Some(self.hint);
         for _ in 0..POOL_WORDS_LOOKED_AT {
             let Some(word) = next else { break };
+            if avoids(word) {
+                next = self.bits().next_with_room((word / AREA_WORDS + 1) * AREA_WORDS);
+                continue;
+            }
+            any = any.or(Some(lowest(word, !self.word(word))));
+            if self.zeroed == 0 || self.zeroed == self.free {
+                break;
+            }
             let found = !self.word(word) & (self.stale[word].load(Ordering::Relaxed) ^ unlike);
             if found != 0 {
                 return lowest(word, found);
             }
             next = self.bits().next_with_room(word + 1);
         }
-        any
+        any.unwrap_or(lowest(self.hint, !self.word(self.hint)))
     }
 
     /// Marks blocks taken; returns whether all of them are known to be zero.

@@ -14,13 +14,18 @@
 //!    it changes over to the requester's group, so that strangers stay together (Linux:
 //!    `try_to_claim_block`).
 //!
+//! After the first step, unmovable and reclaimable requests have an order of their own (`store/steer.rs`), which
+//! keeps them in few areas of 1 GiB.
+//!
 //! Without grouping a block serves every request.
 
 use core::cmp::Reverse;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
 use crate::cpu::CpuId;
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
 use crate::page_alloc::store::Store;
@@ -78,17 +83,27 @@ impl<P: FramePlatform> Store<'_, P> {
         if !self.group_by_mobility {
             return self.find_ungrouped(zone, search);
         }
-        let own = |shard: usize| {
-            self.look(zone, shard, search, |index| {
-                let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
-                found.or_else(|| self.free_spare(zone, shard, search.order))
-            })
-        };
-        own(search.home)
-            .or_else(|| self.split_whole(zone, search, true))
-            .or_else(|| other_shards(zone, search).find_map(own))
-            .or_else(|| self.split_whole(zone, search, false))
-            .or_else(|| self.find_in_other_groups(zone, search))
+        let own = self.find_in_group(zone, search.home, search);
+        if search.mobility != Mobility::Movable {
+            return own.or_else(|| self.find_immovable(zone, search));
+        }
+        own.or_else(|| self.split_whole(zone, search, true, None))
+            .or_else(|| other_shards(zone, search).find_map(|shard| self.find_in_group(zone, shard, search)))
+            .or_else(|| self.split_whole(zone, search, false, None))
+            .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
+    }
+
+    /// A block of the searcher's group in a shard, or the shard's spare.
+    pub(in crate::page_alloc) fn find_in_group(
+        &self,
+        zone: &Zone,
+        shard: usize,
+        search: Search,
+    ) -> Option<BlockNumber> {
+        self.look(zone, shard, search, |index| {
+            let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
+            found.or_else(|| self.free_spare(zone, shard, search.order))
+        })
     }
 
     /// As [`Self::find_block`], in blocks of any group.
@@ -101,7 +116,7 @@ impl<P: FramePlatform> Store<'_, P> {
             })
         };
         any(search.home)
-            .or_else(|| self.split_whole(zone, search, false))
+            .or_else(|| self.split_whole(zone, search, false, None))
             .or_else(|| other_shards(zone, search).find_map(any))
     }
 
@@ -132,10 +147,14 @@ impl<P: FramePlatform> Store<'_, P> {
         at(&index)
     }
 
-    /// The emptiest block of another group; changes it over to the searcher's group if enough of it is free.
+    /// The emptiest block of these groups; changes it over to the searcher's group if enough of it is free.
     #[cold]
-    fn find_in_other_groups(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
-        let groups = search.mobility.fallbacks();
+    pub(in crate::page_alloc) fn find_in_groups(
+        &self,
+        zone: &Zone,
+        search: Search,
+        groups: &[Mobility],
+    ) -> Option<BlockNumber> {
         let best_of = |shard: usize| {
             self.look(zone, shard, search, |index| {
                 let largest = groups.iter().enumerate().filter_map(|(rank, &group)| {
@@ -150,20 +169,27 @@ impl<P: FramePlatform> Store<'_, P> {
         let (_, _, number) = shards.filter_map(best_of).max_by_key(|&(order, rank, _)| (order, rank))?;
         self.frames.count(Stat::MobilityFallback, 1);
         if search.wait {
-            self.change_group(zone, number, search.mobility);
+            self.change_group(zone, number, search.mobility, BLOCK_FRAMES / 2);
         }
         Some(number)
     }
 
-    /// Makes a block serve another group if at least half of it is free; used frames join it when freed.
-    fn change_group(&self, zone: &Zone, number: BlockNumber, mobility: Mobility) {
+    /// Makes a block serve another group if of each [`BLOCK_FRAMES`] frames so many are free; used frames join it
+    /// when freed.
+    pub(in crate::page_alloc) fn change_group(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        mobility: Mobility,
+        least_free: usize,
+    ) {
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
         let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
         let changes = block.state() == BlockState::Small
             && block.zone() == usize::from(zone.number)
             && block.mobility() != mobility as u8
-            && u32::from(free) * 2 >= u32::from(all);
+            && usize::from(free) * BLOCK_FRAMES >= usize::from(all) * least_free;
         if changes {
             block.set_group(zone.number, mobility as u8);
             self.relist(zone, number, block);
@@ -173,10 +199,15 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// Splits a whole block into small pieces, in the searcher's shard. `spares_last`: not one of the last
-    /// whole blocks, which are taken when all else is used.
-    fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
-        let (pool, number, zeroed) =
-            zone.take_block(self.frames.platform, search.contents, search.wait, spares_last)?;
+    /// whole blocks, which are taken when all else is used. `among`: one of these blocks.
+    pub(in crate::page_alloc) fn split_whole(
+        &self,
+        zone: &Zone,
+        search: Search,
+        spares_last: bool,
+        among: Option<Range<u32>>,
+    ) -> Option<BlockNumber> {
+        let (pool, number, zeroed) = zone.take_block(self.frames.platform, search, spares_last, among)?;
         let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);
         // This code may have interrupted the holder of either lock; then the block goes back. What it interrupted may
         // hold another pool, but not this one, whose lock was free a moment ago.
@@ -217,7 +248,7 @@ impl<P: FramePlatform> Store<'_, P> {
 }
 
 /// The shards other than the searcher's own, from the next one on.
-fn other_shards(zone: &Zone, search: Search) -> impl Iterator<Item = usize> {
+pub(in crate::page_alloc) fn other_shards(zone: &Zone, search: Search) -> impl Iterator<Item = usize> {
     let count = zone.shards.len();
     (1..count).map(move |step| (search.home + step) % count)
 }

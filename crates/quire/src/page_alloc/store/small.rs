@@ -16,7 +16,7 @@ use crate::arch::expect_changes;
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::request::gfp::{Contents, Mobility};
 use crate::page_alloc::store::capacity::{could_be_whole, is_complete};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::ShardIndex;
@@ -297,6 +297,12 @@ fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search,
     }
     if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
         block.set_group(zone.number, search.mobility as u8);
+        if search.mobility == Mobility::Movable {
+            zone.areas.clear(number, block);
+        }
+    }
+    if search.mobility != Mobility::Movable {
+        zone.areas.taint(number, block);
     }
     let got = take_groups(zone, block, number, search, out);
     count_taken(block, got, search.order);

@@ -1,13 +1,16 @@
 //! Zones: the memory of one node and one kind, its marks and its parts.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::addr::BlockNumber;
 use crate::memmap::{BootSlice, MemMap};
-use crate::page_alloc::request::gfp::{Contents, Urgency, ZoneKind};
+use crate::page_alloc::request::gfp::{Contents, Mobility, Urgency, ZoneKind};
+use crate::page_alloc::store::areas::Areas;
 use crate::page_alloc::store::isolated::Isolated;
 use crate::page_alloc::store::marks::ZoneMarks;
 use crate::page_alloc::store::pool::Pool;
+use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::shard::Shard;
 use crate::platform::FramePlatform;
 use crate::sync::SpinLock;
@@ -52,6 +55,8 @@ pub(in crate::page_alloc) struct Zone {
     pub(in crate::page_alloc) descriptor_frames: AtomicU64,
     /// The blocks of which no frame is allocated.
     pub(in crate::page_alloc) isolated: Isolated,
+    /// The areas of 1 GiB with frames that cannot move.
+    pub(in crate::page_alloc) areas: Areas,
 }
 
 impl Zone {
@@ -131,17 +136,24 @@ impl Zone {
     }
 
     /// Takes one whole block to split, and returns its region's pool as well. `keep_some`: not from regions that have as
-    /// few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
+    /// few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says. `among`: one of these blocks, which are an area's.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
         &self,
         platform: &P,
-        contents: Contents,
-        wait: bool,
+        search: Search,
         keep_some: bool,
+        among: Option<Range<u32>>,
     ) -> Option<(&SpinLock<Pool>, BlockNumber, bool)> {
         self.pools.iter().find_map(|lock| {
-            let mut pool = if wait { lock.lock(platform) } else { lock.try_lock(platform)? };
-            let taken = if keep_some && pool.is_short() { None } else { pool.take(1, 1, contents) };
+            let mut pool = if search.wait { lock.lock(platform) } else { lock.try_lock(platform)? };
+            let taken = match &among {
+                _ if keep_some && pool.is_short() => None,
+                Some(blocks) => pool.take_among(blocks, search.contents),
+                None if search.mobility == Mobility::Movable => {
+                    pool.take_outside(search.contents, |block| self.areas.has_taint(block))
+                }
+                None => pool.take(1, 1, search.contents),
+            };
             taken.map(|(number, zeroed)| (lock, number, zeroed))
         })
     }

@@ -1,0 +1,164 @@
+//! Areas of 1 GiB, and which of them contain frames that cannot move.
+//!
+//! A page of 1 GiB can be formed in an area if all else in it moves. One unmovable frame is enough to prevent
+//! it. So requests for such frames look first where there are some already (`store/steer.rs`).
+//!
+//! A block in small pieces is *tainted* from the first unmovable or reclaimable request that it serves until
+//! all of it is free. A mark in its [`Columns`](crate::memmap::Columns) says so, under the block's lock. For
+//! each area a word counts its tainted blocks, so an area without any is untainted. The mark outlives a change
+//! of the block's group: frames in use stay where they are. A shard's spare that is all free may keep it.
+//!
+//! An area that cannot be a page of 1 GiB in any case is *cut*: a part of it is no memory, belongs to another
+//! zone, or contains tables from start-up. It counts as tainted before any frame of it is in use.
+//!
+//! Folios of whole blocks have no mark, nor have frames that a caller names by number.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use crate::addr::{BlockNumber, FrameRange};
+use crate::limits::{AREA_REST, AREAS_PASSED, SECTION_BLOCKS};
+use crate::memmap::{Block, BootSlice};
+
+/// In the word of an area that is cut.
+const CUT: u16 = 1 << 15;
+const AREA_BLOCKS: u32 = SECTION_BLOCKS as u32;
+const _: () = assert!(AREA_BLOCKS < CUT as u32);
+
+/// The areas that a zone's memory lies in, from the first to the last.
+pub(in crate::page_alloc) struct Areas {
+    /// The number of the first one.
+    first: u32,
+    /// For each, how many of its blocks in this zone are tainted, and [`CUT`].
+    words: BootSlice<AtomicU16>,
+    /// The area in which a block was tainted last.
+    last: AtomicU32,
+    /// Where the search in other areas goes on.
+    next: AtomicU32,
+    /// Searches that do not look at blocks of movable frames, since the last one found none to take.
+    rest: AtomicU32,
+}
+
+impl Areas {
+    /// The areas from number `first` on, by their words ([`Self::first_word`]).
+    pub(in crate::page_alloc) fn new(first: u32, words: BootSlice<AtomicU16>) -> Self {
+        let [last, next, rest] = [const { AtomicU32::new(0) }; 3];
+        Self { first, words, last, next, rest }
+    }
+
+    /// The first area in which these pieces of memory lie, and how many there are up to the last.
+    pub(in crate::page_alloc) fn span(pieces: impl Iterator<Item = FrameRange>) -> (u32, usize) {
+        let areas = pieces.filter(|piece| piece.count > 0).map(|piece| {
+            let last = piece.start.add(piece.count - 1);
+            (piece.start.block().0 / AREA_BLOCKS, last.block().0 / AREA_BLOCKS + 1)
+        });
+        let all = areas.reduce(|(first, end), other| (first.min(other.0), end.max(other.1)));
+        all.map_or((0, 0), |(first, end)| (first, (end - first) as usize))
+    }
+
+    /// The word of an area before any of its memory is in use: it is cut unless one piece covers it.
+    pub(in crate::page_alloc) fn first_word(
+        area: u32,
+        mut pieces: impl Iterator<Item = FrameRange>,
+    ) -> AtomicU16 {
+        let [from, to] = [area, area + 1].map(|area| BlockNumber(area * AREA_BLOCKS).first_frame());
+        let whole = pieces.any(|piece| piece.start <= from && piece.end() >= to);
+        AtomicU16::new(if whole { 0 } else { CUT })
+    }
+
+    fn index_of(&self, block: BlockNumber) -> usize {
+        (block.0 / AREA_BLOCKS).wrapping_sub(self.first) as usize
+    }
+
+    /// Notes that the area of a block cannot be a page of 1 GiB.
+    pub(in crate::page_alloc) fn cut(&self, block: BlockNumber) {
+        self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_or(CUT, Ordering::Relaxed));
+    }
+
+    /// Notes that a block in small pieces serves an unmovable or reclaimable request. Under the block's lock.
+    #[inline]
+    pub(in crate::page_alloc) fn taint(&self, number: BlockNumber, block: &Block) {
+        if block.columns().is_some_and(|columns| !columns.is_tainted()) {
+            self.set_taint(number, block, true);
+        }
+    }
+
+    /// Notes that no frame of a block is in use. Under the block's lock.
+    #[inline]
+    pub(in crate::page_alloc) fn clear(&self, number: BlockNumber, block: &Block) {
+        if block.columns().is_some_and(|columns| columns.is_tainted()) {
+            self.set_taint(number, block, false);
+        }
+    }
+
+    #[cold]
+    fn set_taint(&self, number: BlockNumber, block: &Block, tainted: bool) {
+        block.columns().inspect(|columns| columns.set_tainted(tainted));
+        let index = self.index_of(number);
+        let Some(word) = self.words.get(index) else { return };
+        if !tainted {
+            word.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        self.last.store(index as u32, Ordering::Relaxed);
+        if word.fetch_add(1, Ordering::Relaxed) & !CUT == 0 {
+            self.rest.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn is_tainted(&self, index: usize) -> bool {
+        self.words.get(index).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Whether the area of a block is tainted.
+    pub(in crate::page_alloc) fn has_taint(&self, block: BlockNumber) -> bool {
+        self.is_tainted(self.index_of(block))
+    }
+
+    /// The first `count` tainted areas that a search tries, by their index: the one that served last, and then
+    /// others in turn.
+    pub(in crate::page_alloc) fn to_try(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        let last = self.last.load(Ordering::Relaxed) as usize;
+        let (next, all) = (self.next.load(Ordering::Relaxed) as usize, self.words.len());
+        let others = (0..all.min(AREAS_PASSED)).map(move |step| (next + step) % all);
+        let order = core::iter::once(last).chain(others.filter(move |&index| index != last));
+        order.filter(|&index| self.is_tainted(index)).take(count)
+    }
+
+    /// The blocks of an area.
+    pub(in crate::page_alloc) fn blocks(&self, index: usize) -> Range<u32> {
+        let start = (self.first + index as u32) * AREA_BLOCKS;
+        start..start + AREA_BLOCKS
+    }
+
+    /// Whether a search may look at blocks of movable frames. If not, it counts as one that did not.
+    pub(in crate::page_alloc) fn may_scan(&self) -> bool {
+        let rest = self.rest.load(Ordering::Relaxed);
+        // Another CPU's store may be lost, which costs a scan more or less.
+        self.rest.store(rest.saturating_sub(1), Ordering::Relaxed);
+        rest == 0
+    }
+
+    /// Notes that a search found no block to take, up to this area: the next one begins behind it.
+    pub(in crate::page_alloc) fn found_none(&self, last: usize) {
+        self.next.store(last as u32 + 1, Ordering::Relaxed);
+        self.rest.store(AREA_REST, Ordering::Relaxed);
+    }
+
+    /// How many areas are not cut, and how many of these are tainted.
+    pub(in crate::page_alloc) fn count(&self) -> [u64; 2] {
+        let words = || self.words.iter().map(|word| word.load(Ordering::Relaxed));
+        let count = |least: u16| words().filter(|word| (least..CUT).contains(word)).count() as u64;
+        [count(0), count(1)]
+    }
+
+    /// For each area its first block, and how many of its blocks are tainted by its word; for `validate`.
+    pub(in crate::page_alloc) fn tainted_blocks(&self) -> impl Iterator<Item = (BlockNumber, u16)> + '_ {
+        let first = |index: usize| BlockNumber(self.blocks(index).start);
+        self.words.iter().enumerate().map(move |(index, word)| {
+            let count = word.load(Ordering::Relaxed) & !CUT;
+            (first(index), count)
+        })
+    }
+}

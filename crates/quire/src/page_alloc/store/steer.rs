@@ -1,0 +1,130 @@
+//! Where to look for frames that cannot move: in areas of 1 GiB that contain some already.
+//!
+//! # Order
+//!
+//! An unmovable or reclaimable request that finds no block of its group in its CPU's own shard takes, in order,
+//!
+//! 1. a whole block of a tainted area, unless those are short;
+//! 2. from a block of its group in another shard;
+//! 3. one of the last whole blocks of a tainted area;
+//! 4. from a block of movable frames in a tainted area, if at least a quarter of the block is free;
+//! 5. any whole block, unless those are short: this taints another area;
+//! 6. from a block of the other group whose frames do not move, which is tainted too;
+//! 7. from a block as in 4, with [`LEAST_FREE`] free frames or more;
+//! 8. one of the last whole blocks, and then from the block of any group with the largest free group.
+//!
+//! A block of 4 or 7 changes over to the requester's group, whatever is in use in it: its movable frames leave
+//! it one by one, and their places stay in a tainted area. That of 4 is the first of which half is free, or
+//! else the emptiest of its area.
+//!
+//! # Cost
+//!
+//! A search tries [`AREAS_TRIED`] areas, one in an interrupt, and looks at each record of them at most once.
+//! If it finds no block, the next [`AREA_REST`](crate::limits::AREA_REST) searches leave steps 4 and 7 out, or
+//! fewer where another area becomes tainted.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use crate::addr::BlockNumber;
+use crate::limits::{AREAS_TRIED, BLOCK_FRAMES, LEAST_FREE};
+use crate::memmap::BlockState;
+use crate::page_alloc::request::gfp::Mobility;
+use crate::page_alloc::store::Store;
+use crate::page_alloc::store::search::{Search, other_shards};
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+
+/// A block of movable frames: its free frames first, so that the emptiest is the largest.
+type Candidate = (u16, BlockNumber);
+
+/// A block with so many free frames is taken at once.
+const HALF: u16 = BLOCK_FRAMES as u16 / 2;
+const QUARTER: u16 = HALF / 2;
+const _: () = assert!(LEAST_FREE < QUARTER);
+
+impl<P: FramePlatform> Store<'_, P> {
+    /// A block for an unmovable or reclaimable request, in a tainted area if there is one.
+    #[cold]
+    pub(in crate::page_alloc) fn find_immovable(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let areas = if search.wait { AREAS_TRIED } else { 1 };
+        let split = |spares_last| {
+            let mut areas = zone.areas.to_try(areas).map(|area| zone.areas.blocks(area));
+            areas.find_map(|blocks| self.split_whole(zone, search, spares_last, Some(blocks)))
+        };
+        let elsewhere =
+            || other_shards(zone, search).find_map(|shard| self.find_in_group(zone, shard, search));
+        let tainted = split(true).or_else(elsewhere).or_else(|| split(false));
+        if tainted.is_some() {
+            return tainted;
+        }
+        let found = self.scan_areas(zone, search, areas);
+        let [alike, _] = search.mobility.fallbacks();
+        let take = |least: u16| {
+            let (_, number) = found.filter(|&(free, _)| free >= least)?;
+            Some(self.take_over(zone, search, number))
+        };
+        take(QUARTER)
+            .or_else(|| self.split_whole(zone, search, true, None))
+            .or_else(|| self.find_in_groups(zone, search, &[alike]))
+            .or_else(|| take(LEAST_FREE))
+            .or_else(|| self.split_whole(zone, search, false, None))
+            .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
+    }
+
+    /// Changes a block of movable frames over to the searcher's group, if the search may wait.
+    fn take_over(&self, zone: &Zone, search: Search, number: BlockNumber) -> BlockNumber {
+        self.frames.count(Stat::MobilityFallback, 1);
+        if search.wait {
+            self.change_group(zone, number, search.mobility, 0);
+        }
+        number
+    }
+
+    /// The emptiest block of movable frames of the tainted areas that the search tries, or the first that is
+    /// empty enough.
+    fn scan_areas(&self, zone: &Zone, search: Search, areas: usize) -> Option<Candidate> {
+        if !zone.areas.may_scan() {
+            return None;
+        }
+        let (mut best, mut last) = (None, 0);
+        for area in zone.areas.to_try(areas) {
+            best = best.max(self.scan(zone, search, zone.areas.blocks(area)));
+            if best.is_some_and(|(free, _)| free >= QUARTER) {
+                return best;
+            }
+            last = area;
+        }
+        if best.is_none() {
+            zone.areas.found_none(last);
+        }
+        best
+    }
+
+    /// The emptiest of these blocks that serve movable requests, or the first of which half is free. A hint: it
+    /// takes no lock.
+    fn scan(&self, zone: &Zone, search: Search, blocks: Range<u32>) -> Option<Candidate> {
+        let (mut best, mut looked_at) = (None, 0);
+        for number in blocks.map(BlockNumber) {
+            let Some(block) = self.frames.memmap.get(number) else { continue };
+            looked_at += 1;
+            let candidate = Some((block.free.load(Ordering::Relaxed), number));
+            let fits = candidate > best.max(Some((LEAST_FREE, BlockNumber(0))))
+                && block.state() == BlockState::Small
+                && block.zone() == usize::from(zone.number)
+                && block.mobility() == Mobility::Movable as u8
+                && block.free_order.load(Ordering::Relaxed) > search.order.get()
+                && !zone.isolated.contains(number);
+            if fits {
+                best = candidate;
+            }
+            if best.is_some_and(|(free, _)| free >= HALF) {
+                break;
+            }
+        }
+        self.frames.count(Stat::MobilityScanned, looked_at);
+        best
+    }
+}

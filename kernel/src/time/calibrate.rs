@@ -21,13 +21,15 @@ const LATCH_STATUS: u8 = 0b1110_0010;
 const OUTPUT: u8 = 1 << 7;
 /// The shortest window of the measurement, in ticks: about a millisecond.
 const WINDOW: u16 = 1193;
-/// The longest is this many times doubled; the PIT counts for 55 ms.
-const DOUBLINGS: u32 = 6;
+/// So many lengths are tried, each twice the one before; the PIT counts for 55 ms.
+const LENGTHS: u32 = 6;
+const _: () = assert!((WINDOW as u32) << (LENGTHS - 1) <= u16::MAX as u32);
 /// At most so many windows, until one ends before the PIT does.
 const WINDOWS: usize = 100;
 /// So many readings are taken at each end of a window.
 const READINGS: usize = 4;
-/// The two readings of a window may take this part of it.
+/// The two readings of a window should take this part of it. Where they always take more, as where each access of a
+/// port is emulated twice over, the longest window counts.
 const ACCURACY: u64 = 256;
 /// A window is waited for so many readings of the PIT.
 const PATIENCE: u32 = 1_000_000;
@@ -87,14 +89,28 @@ pub struct Moment {
     took: u64,
 }
 
+/// Why a window says nothing.
+enum Useless {
+    /// The PIT has counted to its end.
+    Late,
+    /// The PIT does not count.
+    Stopped,
+}
+
 /// Speeds by a window that has begun. If it has become longer than the PIT counts, another one begins.
 fn by_pit(mut start: Moment) -> Speeds {
-    let speeds = (0..WINDOWS).find_map(|_| {
-        end_window(start).or_else(|| {
-            start = start_window();
-            None
-        })
-    });
+    let mut speeds = None;
+    for _ in 0..WINDOWS {
+        match end_window(start) {
+            Ok(found) => speeds = Some(found),
+            Err(Useless::Stopped) => {}
+            Err(Useless::Late) => {
+                start = start_window();
+                continue;
+            }
+        }
+        break;
+    }
     apic::set_timer(0);
     apic::mask_timer(false);
     speeds.expect("neither the processor nor a PIT says how fast time passes")
@@ -108,25 +124,27 @@ fn start_window() -> Moment {
 }
 
 /// Waits until the window is long enough for what its two readings took: longer where the machine is slow, or was paused.
-/// `None` if the PIT has counted to its end, and always where there is no PIT.
-fn end_window(start: Moment) -> Option<Speeds> {
+fn end_window(start: Moment) -> Result<Speeds, Useless> {
     let passed = |pit: u16| start.pit.wrapping_sub(pit);
-    for doubled in 0..DOUBLINGS {
-        (0..PATIENCE).find(|_| passed(pit()) >= WINDOW << doubled)?;
+    let mut speeds = Err(Useless::Late);
+    for doubled in 0..LENGTHS {
+        (0..PATIENCE).find(|_| passed(pit()) >= WINDOW << doubled).ok_or(Useless::Stopped)?;
         let end = Moment::read();
         if pit_has_ended() {
-            return None;
+            break;
         }
         let (ticks, counted) = (u64::from(passed(end.pit)), end.counter - start.counter);
-        if start.took + end.took > counted / ACCURACY {
-            continue;
-        }
         let per_second = |counts: u64| (u128::from(counts) * u128::from(PIT_HZ) / u128::from(ticks)) as u64;
         let timer = start.apic_timer.saturating_sub(end.apic_timer);
-        let speeds = Speeds { counter: per_second(counted), apic_timer: per_second(u64::from(timer)) };
-        return (speeds.counter > 0 && speeds.apic_timer > 0).then_some(speeds);
+        let found = Speeds { counter: per_second(counted), apic_timer: per_second(u64::from(timer)) };
+        if found.counter > 0 && found.apic_timer > 0 {
+            speeds = Ok(found);
+        }
+        if start.took + end.took <= counted / ACCURACY {
+            break;
+        }
     }
-    None
+    speeds
 }
 
 impl Moment {

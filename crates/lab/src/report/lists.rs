@@ -112,7 +112,7 @@ impl ByCode {
     /// Today's code first; `none` in place of both tables if neither has a row.
     fn text(self, none: &str) -> String {
         let todays = format!("With the code of today:\n\n{}", self.todays.0);
-        let others = format!("With older code, not measured since:\n\n{}", self.others.0);
+        let others = format!("With other code, not measured since on that processor:\n\n{}", self.others.0);
         match self.some {
             [true, true] => format!("{todays}\n{others}"),
             [true, false] => todays,

@@ -61,6 +61,7 @@ int main(int count, char **arguments) {
     /* The use of a pool is looked at each millisecond, by a thread that may have to wait for a processor. */
     struct timespec rest = {0, 200000000};
     if (arguments[1][0] == 'p') nanosleep(&rest, 0);
+    if (count > 3) execv(arguments[3], arguments + 3);
     return 0;
 }
 "#;
@@ -153,6 +154,21 @@ fn the_peak_of_each_process_has_the_folios_that_it_maps() {
     let both: Vec<&Value> = processes.iter().filter(|process| process["program"] == "maps").collect();
     assert_eq!(both.len(), 2, "{line}");
     assert!(both.iter().all(|process| process["peak_rss_bytes"]["verdict"] == "within"), "{line}");
+}
+
+/// The program that a process ends with has no folios of the one before.
+#[test]
+fn the_peak_of_a_program_has_no_folios_of_the_one_before() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(program) = program(directory.path(), &[]) else { return };
+    if !has_sizes_of_shared_memory() {
+        return;
+    }
+    let script = format!("{program} little 32 {program} anon 8; true");
+    let line = verified(&["--sizes", "4K", "--shmem", "64K", "--", "sh", "-c", &script]);
+    let processes = line["sizes"][0]["processes"]["matched"].as_array().expect("a list");
+    let maps = processes.iter().find(|process| process["program"] == "maps").expect("the program");
+    assert_eq!(maps["peak_rss_bytes"]["verdict"], "within", "{line}");
 }
 
 #[test]

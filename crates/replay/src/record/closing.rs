@@ -120,22 +120,26 @@ mod tests {
     /// On a busy machine the forks of one try may wait longer than the kernel for its tracepoints.
     #[test]
     fn the_recorder_does_not_wait_for_tracepoints() {
-        let mut tries = Vec::new();
+        let mut least = None;
         for _ in 0..10 {
             let Some((here, left)) = timed(drop).zip(timed(leave)) else {
                 eprintln!("no tracepoints for this user: not tested");
                 return;
             };
-            if here < Duration::from_millis(30) {
-                eprintln!("this kernel waits {here:?} alone: not tested");
-                return;
-            }
-            tries.push((here, left));
+            let before = least.unwrap_or((here, left));
+            let (here, left) = (here.min(before.0), left.min(before.1));
+            // Each is the least of all tries: one draw that is twice another does not pass.
             if left < here / 2 {
                 return;
             }
+            least = Some((here, left));
         }
-        panic!("closed here, and left: {tries:?}");
+        let (here, left) = least.expect("ten tries");
+        if here < Duration::from_millis(30) {
+            eprintln!("this kernel waits {here:?} alone: not tested");
+            return;
+        }
+        panic!("closed here {here:?}, and left {left:?}");
     }
 
     /// Also where the other process cannot close what it has no use for.

@@ -212,8 +212,13 @@ impl Pass {
         if let Some(number) = number.filter(|number| !self.layouts.is_alive(*number)) {
             self.models.iter_mut().for_each(|model| drop(model.mapped.remove(&number)));
         }
-        if let EventKind::ProcessExit { .. } = event.kind {
-            self.pids.remove(&event.pid);
+        match event.kind {
+            EventKind::ProcessExit { .. } => _ = self.pids.remove(&event.pid),
+            // What the next program maps counts alone, if it maps any.
+            EventKind::Exec { .. } => {
+                self.models.iter_mut().for_each(|model| _ = model.figures.mapped.remove(&event.pid));
+            }
+            _ => {}
         }
         if !before.is_empty() {
             let now = self.files(&mut self.pids.iter().copied(), is_shmem);

@@ -6,7 +6,7 @@
 //! processes from changing settings at the same time.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,7 +38,7 @@ pub struct SettingsError(pub String);
 #[derive(Debug)]
 pub struct Settings {
     places: Places,
-    // Held for its lock, which also ends with the process.
+    // Held for its lock, which also ends with the process and those that it has forked.
     _lock: File,
 }
 
@@ -140,16 +140,19 @@ fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> SettingsError {
 }
 
 /// A file that another user can open is one that this user can lock, and keep all runs waiting.
+/// The lock file, locked, with the number of this process in it.
 fn lock(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     match file.try_lock() {
-        Ok(()) => return Ok(file),
+        Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             say("quire: waiting for another run that has changed settings of the kernel");
+            file.lock()?;
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    file.lock()?;
+    file.set_len(0)?;
+    file.write_all(std::process::id().to_string().as_bytes())?;
     Ok(file)
 }
 

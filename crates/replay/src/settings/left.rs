@@ -1,11 +1,19 @@
 //! Puts back what a killed run left.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
 
 use super::journal::Journal;
 use super::{Places, SettingsError};
 use crate::output::quoted;
+
+/// How long a start waits for the processes that a killed run has forked. They end with it, but each closes
+/// what it has open first, and perf events take the kernel 0.1 s or more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a start of the command finds.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,10 +44,16 @@ pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
         opened => opened.map_err(|error| cannot(&error))?,
     };
     let lock = File::open(places.lock()).map_err(|error| cannot(&error))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(Left::InUse),
-        Err(TryLockError::Error(error)) => return Err(cannot(&error)),
+    let since = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if has_ended(&places.lock()) && since.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(TryLockError::WouldBlock) => return Ok(Left::InUse),
+            Err(TryLockError::Error(error)) => return Err(cannot(&error)),
+        }
     }
     // The run may have ended, and put its settings back, since the first look.
     if !journal.exists() {
@@ -51,4 +65,13 @@ pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
         return Err(SettingsError("not all settings of the kernel could be put back".to_owned()));
     }
     Ok(if recovered.told.is_empty() { Left::Nothing } else { Left::PutBack(recovered.told) })
+}
+
+/// Whether the process that took the lock has ended: those that it forked hold it until they end, too.
+fn has_ended(lock: &Path) -> bool {
+    let Some(holder) = fs::read_to_string(lock).ok().and_then(|number| number.parse().ok()) else {
+        return false;
+    };
+    let stat = Process::new(holder).and_then(|process| process.stat());
+    stat.map_or(true, |stat| stat.state == 'Z' && stat.num_threads <= 1)
 }

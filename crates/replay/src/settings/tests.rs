@@ -288,6 +288,26 @@ fn settings_that_a_running_process_has_changed_are_left_to_it() {
     assert_eq!(values(places), original());
 }
 
+/// What a killed run had forked holds its lock until it has ended, too. A start told nothing and put nothing back.
+#[test]
+fn the_next_start_waits_for_what_a_killed_process_had_forked() {
+    let Copy { places, .. } = &copy();
+    killed_while_64(places);
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let number = ended.id().to_string();
+    ended.wait().unwrap();
+    fs::write(places.lock(), number).unwrap();
+    let forked = fs::File::open(places.lock()).unwrap();
+    forked.lock().unwrap();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(forked);
+    });
+    assert!(matches!(put_back_left(places), Ok(Left::PutBack(_))));
+    ends.join().unwrap();
+    assert_eq!(values(places), original());
+}
+
 /// Leaves a journal of one more setting, as a killed process does that had set the value it has now.
 fn killed_with(places: &Places, path: &Path, before: &str) {
     let settings = Settings::acquire(places).unwrap();

@@ -70,8 +70,8 @@ impl Priced {
             kinds[FaultKind::FileMinor as usize] +=
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
             let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
-            let (all, grown) = with_mapped(&figures.processes, shared.as_ref());
-            let (set, peak_rss) = (figures.set, figures.peak_rss.saturating_add_signed(grown));
+            let (all, peak_rss) = with_mapped(&figures.processes, figures.peak_rss, shared.as_ref());
+            let set = figures.set;
             let processes = processes::predicted(trial.names(), &all);
             let fault_ns = ns.max(0.0) as u64;
             let mut prediction =
@@ -176,16 +176,18 @@ impl Prediction {
 }
 
 /// The processes with what folios of shared memory change of their peaks, as if each mapped the most when its
-/// peak is; and by how much the largest peak grows.
-fn with_mapped(processes: &[Process], change: Option<&ShmemChange>) -> (Vec<Process>, i64) {
+/// peak is; and with it the peak of the largest program, `peak` without. A process may have run a larger one before
+/// its last: of that one nothing changes.
+fn with_mapped(processes: &[Process], peak: u64, change: Option<&ShmemChange>) -> (Vec<Process>, u64) {
     let mut with = processes.to_vec();
     for process in &mut with {
         let more = change.and_then(|change| change.mapped.get(&process.pid)).unwrap_or(&0);
         process.last_peak = process.last_peak.saturating_add_signed(*more);
     }
     let largest = |all: &[Process]| all.iter().map(|process| process.last_peak).max().unwrap_or(0);
-    let grown = largest(&with) as i64 - largest(processes) as i64;
-    (with, grown)
+    let (before, after) = (largest(processes), largest(&with));
+    let peak = if peak > before { peak.max(after) } else { (peak + after).saturating_sub(before) };
+    (with, peak)
 }
 
 /// Replays under all of these sets.
@@ -289,13 +291,21 @@ mod tests {
         let all = [process(7, 100), process(8, 90), process(9, 10)];
         let with = |mapped: &[(u32, i64)]| {
             let mapped = mapped.iter().copied().collect();
-            let (with, grown) = with_mapped(&all, Some(&ShmemChange { mapped, ..ShmemChange::default() }));
-            (with.iter().map(|process| process.last_peak).collect::<Vec<_>>(), grown)
+            let change = ShmemChange { mapped, ..ShmemChange::default() };
+            let (with, peak) = with_mapped(&all, 100, Some(&change));
+            // A program that one of them ran before was larger.
+            let (_, beside_larger) = with_mapped(&all, 115, Some(&change));
+            (with.iter().map(|process| process.last_peak).collect::<Vec<_>>(), [peak, beside_larger])
         };
-        assert_eq!(with(&[(7, 20), (8, 20)]), (vec![120, 110, 10], 20));
-        assert_eq!(with(&[(8, 30), (9, 30)]), (vec![100, 120, 40], 20), "another is the largest then");
-        assert_eq!(with(&[(9, 80), (11, 500)]), (vec![100, 90, 90], 0));
-        assert_eq!(with_mapped(&all, None), (all.to_vec(), 0));
+        assert_eq!(with(&[(7, 20), (8, 20)]), (vec![120, 110, 10], [120, 120]));
+        assert_eq!(
+            with(&[(8, 30), (9, 30)]),
+            (vec![100, 120, 40], [120, 120]),
+            "another is the largest then"
+        );
+        assert_eq!(with(&[(9, 80), (11, 500)]), (vec![100, 90, 90], [100, 115]));
+        assert_eq!(with(&[(7, -5)]), (vec![95, 90, 10], [95, 115]));
+        assert_eq!(with_mapped(&all, 115, None), (all.to_vec(), 115));
     }
 
     #[test]

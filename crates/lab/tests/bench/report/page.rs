@@ -80,7 +80,8 @@ fn what_was_missed_with_the_code_of_today_stands_before_all_else() {
     );
     let (top, _) = page.split_once(GOALS).unwrap();
     for list in top.split("\n### ").skip(1) {
-        let (todays, older) = list.split_once("With older code, not measured since:").unwrap();
+        let (todays, older) =
+            list.split_once("With other code, not measured since on that processor:").unwrap();
         assert!(todays.contains("With the code of today:"), "{list}");
         assert!(todays.contains("`4KiB/cold` ") && !todays.contains("`64KiB/cold` "), "{list}");
         assert!(older.contains("`64KiB/cold` ") && !older.contains("`4KiB/cold` "), "{list}");

@@ -119,14 +119,16 @@ impl<P: FramePlatform> Requests<'_, P> {
         if !lists.known_empty() {
             return false;
         }
+        // A larger request may be served by a spare block that gives up its tables, too.
+        let wanted = order.frames().min(BLOCK_FRAMES as u64);
         let all = &self.store().zones;
         let most = all.iter().map(Zone::free_frames).max().unwrap_or(0);
         let is_short = |&number: &u8| {
             let zone = &all[usize::from(number)];
-            zone.allowance(gfp.urgency, gfp.zone) < order.frames()
+            zone.allowance(gfp.urgency, gfp.zone) < wanted
         };
         // Where no zone has so many frames, the marks of those that may serve need no look.
-        most < order.frames() || most < BLOCK_FRAMES as u64 && zones.iter().all(is_short)
+        most < wanted || most < BLOCK_FRAMES as u64 && zones.iter().all(is_short)
     }
 
     /// Drains this CPU's lists some frames at a time and tries again: once, unless they rest, or if thorough until they

@@ -65,7 +65,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// Takes a frame that went bad out of use. The caller holds no lock.
     ///
     /// # Errors
-    /// [`MemoryFailureError`]; nothing has changed then.
+    /// [`MemoryFailureError`]. Where memory was short, the frame stays marked and some address spaces may have lost
+    /// it already: the next call goes on.
     pub(crate) fn memory_failure(self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
         // Before the first frame can be marked.
         self.hooks()

@@ -4,10 +4,10 @@
 //! family of the address space. Each address space that maps it is of that family and maps it at that
 //! address, unless the mapping was moved; mappings record how far they were moved (decision 21).
 //!
-//! Each address space is visited once, in ascending order of the numbers, under its own lock; the visit covers all its mappings of the pages. No lock is held between visits, and still no leaf is missed. A
-//! new leaf comes from a fault, which the caller has excluded; from another address of the same address
-//! space; or from a parent, whose number is smaller and whose lock `fork` holds until the child can be found
-//! (decision 20).
+//! Each address space is visited once, in ascending order of the numbers, under its own lock; the visit covers
+//! all its mappings of the pages. No lock is held between visits, and still no leaf is missed. A new leaf comes
+//! from a fault, which the caller has excluded; from another address of the same address space; or from a
+//! parent, whose number is smaller and whose lock `fork` holds until the child can be found (decision 20).
 
 use core::ops::Range;
 
@@ -45,12 +45,10 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
         pages: &Range<u64>,
         mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
     ) {
-        let mut after = 0;
-        while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
-            after = body.mapper.number();
+        self.each_body(file, pages, |body| {
             let space = body.space.read(self.platform());
-            visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
-        }
+            visit(&FoundSpace { memory: self.0, body, space: &space, file });
+        });
     }
 
     /// The same for a caller that unmaps or replaces leaves: under each address space's lock for writing.
@@ -60,11 +58,17 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
         pages: &Range<u64>,
         mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
     ) {
+        self.each_body(file, pages, |body| {
+            let space = body.space.write(self.platform());
+            visit(&FoundSpace { memory: self.0, body, space: &space, file });
+        });
+    }
+
+    fn each_body(self, file: &FileNode, pages: &Range<u64>, mut visit: impl FnMut(&FoundBody)) {
         let mut after = 0;
         while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
             after = body.mapper.number();
-            let space = body.space.write(self.platform());
-            visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
+            visit(&body);
         }
     }
 

@@ -73,7 +73,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
 
     /// `MADV_SPLIT`, for all mappings in the range or for none. Waits until no task has one of the files
     /// closed, after it noted that their pages may get parts: a move closes its file before it looks for
-    /// that, and pins memory then. A refused call notes nothing, and waits for no task.
+    /// that, and pins memory then. A call that is refused at once notes nothing, and waits for no task.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
         let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
         let space = loop {

@@ -209,6 +209,9 @@ fn drawn(fork: ForkStrategy, counts: CountScheme, seed: u64, sums: &mut [usize; 
     });
 }
 
+// Each way to fork has a test below.
+const _: () = assert!(FORKS.len() == 2);
+
 /// Draws verbs in every way of counting, with this way to fork.
 fn drawn_in_every_way(fork: ForkStrategy) {
     let mut sums = [0; 3];

@@ -1,11 +1,12 @@
 //! Frames that cannot move stay in few areas of 1 GiB.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeSet;
 
 use hosted::{Hosted, HostedConfig, MemoryRange};
-use quire::addr::{Frame, Order};
+use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
+use quire::error::AllocError;
 use quire::limits::{AREA_REST, AREAS_TRIED, BLOCK_FRAMES, SECTION_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 use quire::stats::Stat;
@@ -94,6 +95,56 @@ fn a_storm_on_aged_memory_taints_no_more_areas_than_it_fills() {
         let areas = pages.alloc_contig(USER, 4 * SECTION_BLOCKS as u32, 1).unwrap();
         assert_eq!(counted(pages), (4, 0));
         pages.free_range(areas).unwrap();
+    });
+}
+
+/// The area of a storm on memory a quarter full of mapped folios, after what the storm allocated is free again.
+fn after_a_storm(test: impl FnOnce(&Pages<'_>, FrameRange, &mut dyn FnMut(FrameRange))) {
+    with_areas(2, |pages| {
+        let kept = age(pages, |number| number % 4 != 0);
+        let folio = |frame: &Frame| FrameRange::folio(*frame, order(FOLIO));
+        kept.iter().for_each(|frame| pages.counts().counter().map(folio(frame)).unwrap());
+        // The area with the tables is full, and half of the other's free frames are taken.
+        let frames = storm(pages, AREA_FRAMES / 8 * 9);
+        assert_eq!(counted(pages), (1, 1));
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        pages.lists().drain_all();
+        let mut kept: BTreeSet<_> = kept.into_iter().collect();
+        let mut leaves = |range: FrameRange| {
+            for frame in kept.extract_if(range.start..range.end(), |_| true) {
+                pages.counts().counter().unmap_raw(folio(&frame));
+            }
+        };
+        let area = FrameRange::new(Frame(5 * AREA_FRAMES), AREA_FRAMES);
+        test(pages, area, &mut leaves);
+        leaves(FrameRange::new(Frame(0), 6 * AREA_FRAMES));
+    });
+}
+
+#[test]
+fn blocks_that_changed_over_can_be_emptied() {
+    after_a_storm(|pages, area, leaves| {
+        let some = storm(pages, AREA_FRAMES / 8 * 9);
+        let stays = *some.iter().find(|&&frame| area.contains(frame)).unwrap();
+        some.iter()
+            .filter(|&&frame| frame != stays)
+            .for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        let refused =
+            pages.alloc_contig_moving(USER, SECTION_BLOCKS as u32, 512, |_| panic!("one cannot move"));
+        assert_eq!(refused.map(|_| ()), Err(AllocError::OutOfMemory));
+        pages.free_raw(stays, Order::FRAME).unwrap();
+        let run = pages.alloc_contig_moving(USER, SECTION_BLOCKS as u32, 512, leaves).unwrap();
+        assert_eq!(counted(pages), (1, 0));
+        pages.free_range(run).unwrap();
+    });
+}
+
+#[test]
+fn and_removed() {
+    after_a_storm(|pages, area, leaves| {
+        pages.remove_memory(area, leaves).unwrap();
+        pages.validate().unwrap();
+        pages.add_memory_raw(area, false).unwrap();
     });
 }
 

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES, SECTION_BLOCKS};
-use crate::memmap::{Block, BlockState, FrameMask};
+use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::contig::search::{ANY, CHEAP};
 use crate::page_alloc::frames::owned::{Folio, FrameRun};

@@ -83,6 +83,11 @@ impl Areas {
         self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_or(CUT, Ordering::Relaxed));
     }
 
+    /// Notes that the area of a block can be a page of 1 GiB again, since all of it is there.
+    pub(in crate::page_alloc) fn mend(&self, block: BlockNumber) {
+        self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_and(!CUT, Ordering::Relaxed));
+    }
+
     /// Notes that a block in small pieces serves an unmovable or reclaimable request. Under the block's lock.
     #[inline]
     pub(in crate::page_alloc) fn taint(&self, number: BlockNumber, block: &Block) {

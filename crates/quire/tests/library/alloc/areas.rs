@@ -111,7 +111,9 @@ fn after_a_storm(test: impl FnOnce(&Pages<'_>, FrameRange, &mut dyn FnMut(FrameR
         pages.lists().drain_all();
         let mut kept: BTreeSet<_> = kept.into_iter().collect();
         let mut leaves = |range: FrameRange| {
-            for frame in kept.extract_if(range.start..range.end(), |_| true) {
+            let mut inside = kept.split_off(&range.start);
+            kept.append(&mut inside.split_off(&range.end()));
+            for frame in inside {
                 pages.counts().counter().unmap_raw(folio(&frame));
             }
         };
@@ -140,11 +142,16 @@ fn blocks_that_changed_over_can_be_emptied() {
 }
 
 #[test]
-fn and_removed() {
+fn the_area_of_such_blocks_can_be_removed_and_added() {
     after_a_storm(|pages, area, leaves| {
         pages.remove_memory(area, leaves).unwrap();
         pages.validate().unwrap();
-        pages.add_memory_raw(area, false).unwrap();
+        assert_eq!(counted(pages), (0, 0), "memory that is not there is no page");
+        let half = area.count / 2;
+        for (part, complete) in [(area.start, 0), (area.start.add(half), 1)] {
+            pages.add_memory_raw(FrameRange::new(part, half), false).unwrap();
+            assert_eq!(counted(pages), (complete, 0));
+        }
     });
 }
 
@@ -322,6 +329,23 @@ fn whole_blocks_of_tainted_areas_come_first_however_many_there_are() {
         frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
         pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
         pages.lists().drain_all();
+        pages.validate().unwrap();
+    });
+}
+
+#[test]
+fn an_area_that_is_not_there_yet_is_no_page() {
+    let ranges = vec![MemoryRange::new(4 * GIB, 2 * GIB)];
+    let machine = HostedConfig::sparse(GIB).with_ranges(ranges).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let all = ranges_of(&machine)[0];
+        let [here, late] = [4, 5].map(|area| FrameRange::new(Frame(area * AREA_FRAMES), AREA_FRAMES));
+        let [ranges, later] = [here, late].map(|frames| quire::page_alloc::MemoryRange { frames, ..all });
+        let config = AllocatorConfig::default();
+        let pages = hosted::raw::page_allocator_with_later(&machine, &[ranges], &[later], config).unwrap();
+        assert_eq!(counted(&pages), (0, 0));
+        pages.add_memory_raw(late, false).unwrap();
+        assert_eq!(counted(&pages), (1, 0));
         pages.validate().unwrap();
     });
 }

@@ -96,7 +96,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for zone in zones {
             for number in self.blocks_from(zone, BlockNumber(0), &mut looked_at) {
                 let block = self.frames().memmap.block(number);
-                if self.store().cost_of(block).is_some_and(|used| 0 < used && used < ANY.into()) {
+                let partly = |used| 0 < used && used < ANY.into();
+                if self.store().serves_movable(block) && self.store().cost_of(block).is_some_and(partly) {
                     free += u64::from(block.free.load(Ordering::Relaxed));
                 }
             }

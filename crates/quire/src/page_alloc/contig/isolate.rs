@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES, SECTION_BLOCKS};
-use crate::memmap::{Block, BlockState, FrameMask};
+use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::contig::search::{ANY, CHEAP};
 use crate::page_alloc::frames::owned::{Folio, FrameRun};
@@ -296,19 +296,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             match block.state() {
                 BlockState::Small => {
                     free += u64::from(block.free.load(Ordering::Relaxed));
-                    stuck |= !self.unmapped(block).is_empty();
+                    stuck |= !self.store().unmapped(block).is_empty();
                 }
                 state => stuck |= state == BlockState::Listed,
             }
             block.unlock(self.platform());
         }
         (free + u64::from(self.store().collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
-    }
-
-    /// Frames of a block in small pieces that are not free, and neither mapped nor held. Under its lock.
-    pub(super) fn unmapped(&self, block: &Block) -> FrameMask {
-        let mapped = block.small_maps(self.platform()).nonzero();
-        block.used.load().without(mapped).without(block.held.load())
     }
 }
 

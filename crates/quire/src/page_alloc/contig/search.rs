@@ -114,18 +114,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         })
     }
 
-    /// Whether a block has folios that are neither mapped, held nor on a list. By its record it may cost little,
-    /// but a page table, say, cannot move.
+    /// Whether a block has folios that are neither mapped, held for a task nor on a list. By its record it may
+    /// cost little, but a page table, say, cannot move.
     pub(super) fn has_unmovable(&self, number: BlockNumber) -> bool {
         let block = self.frames().memmap.block(number);
         self.frames().in_store(|| {
+            if block.state() == BlockState::Small {
+                return self.store().has_fixed(block);
+            }
             block.lock(self.platform());
             let found = match block.state() {
-                BlockState::Small => {
-                    let folios = self.unmapped(block).intersection(block.heads.load());
-                    let in_use = |at| !self.frames().is_marked_free(number.first_frame().add(at as u64));
-                    folios.runs().any(|(start, count)| (start..start + count).any(in_use))
-                }
                 BlockState::Folio => {
                     let mapped = block.large_maps.load(Ordering::Relaxed) > 0
                         || block.small_maps(self.platform()).any();

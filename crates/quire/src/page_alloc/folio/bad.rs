@@ -55,9 +55,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// marked until the folio is freed.
     pub fn condemn(&self, frame: Frame) -> Verdict {
         let Some(block) = self.frames().memmap.get_around(frame) else { return Verdict::NotMemory };
-        for _ in 0..ROUNDS {
+        for round in 1..=ROUNDS {
             let verdict = self.frames().in_store(|| match block.state() {
-                BlockState::Small => self.condemn_small(frame, block),
+                BlockState::Small => self.condemn_small(frame, block, round == ROUNDS),
                 BlockState::Folio | BlockState::FolioTail => self.condemn_part(frame, block),
                 BlockState::Whole => self.condemn_whole(frame),
                 BlockState::Listed => Verdict::Busy,
@@ -76,7 +76,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Busy
     }
 
-    fn condemn_small(&self, frame: Frame, block: &Block) -> Verdict {
+    /// As [`Self::condemn`] for a block in small pieces; `last`: there is no round after this one.
+    fn condemn_small(&self, frame: Frame, block: &Block, last: bool) -> Verdict {
         let index = frame.index_in_block();
         block.lock(self.platform());
         let maps = block.small_maps(self.platform());
@@ -98,9 +99,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.held.insert_run(index, 1);
             self.frames().lose(block, index);
             Verdict::Lost
-        } else if self.frames().is_listed(block, index, state) || block.mobility() == Mobility::Movable as u8
+        } else if !last
+            || self.frames().is_listed(block, index, state)
+            || block.mobility() == Mobility::Movable as u8
         {
-            // On a list, or handed out and about to be mapped.
+            // On a list, or handed out and about to be mapped. A block of another group may have movable frames
+            // too, so its frame is the manager's only if it stays so.
             Verdict::Busy
         } else {
             Verdict::Unrecoverable

@@ -92,8 +92,8 @@ impl Layout<'_> {
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
         let (area, areas) = Areas::span(self.pieces(number));
-        let words =
-            boot.table(node, areas, |_, at| Ok(Areas::first_word(area + at as u32, self.pieces(number))))?;
+        let first = |at: usize| Areas::first_word(area + at as u32, self.present_pieces(number));
+        let words = boot.table(node, areas, |_, at| Ok(first(at)))?;
         let zone = Zone {
             number: number as u8,
             node,

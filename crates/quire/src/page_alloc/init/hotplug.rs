@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{BlockNumber, FrameRange, Order};
 use crate::error::HotplugError;
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, SECTION_BLOCKS};
 use crate::memmap::{Block, BlockState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::request::gfp::KINDS;
@@ -57,6 +57,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             self.frames()
                 .in_store(|| zone.put_blocks(self.platform(), &self.frames().memmap, number, 1, known));
             zone.add_free(BLOCK_FRAMES as i64);
+            let completes = number.add(1) == end || number.add(1).0.is_multiple_of(SECTION_BLOCKS as u32);
+            if completes && self.is_whole_area(zone, number) {
+                zone.areas.mend(number);
+            }
         }
         self.present.fetch_add(range.count, Ordering::SeqCst);
         self.update_marks();
@@ -107,6 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         for number in blocks() {
             let block = self.frames().memmap.block(number);
+            zone.areas.cut(number);
             block.lock(self.platform());
             block.reset();
             block.set_state(BlockState::Absent);
@@ -117,6 +122,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.present.fetch_sub(range.count, Ordering::SeqCst);
         self.update_marks();
         Ok(())
+    }
+
+    /// Whether all of the area of 1 GiB around a block is memory of this zone, and no part of it holds tables.
+    fn is_whole_area(&self, zone: &Zone, block: BlockNumber) -> bool {
+        let start = block.0 - block.0 % SECTION_BLOCKS as u32;
+        (start..start + SECTION_BLOCKS as u32).map(BlockNumber).all(|number| {
+            let here = self.store().zone_around(number).is_some_and(|around| around.number == zone.number);
+            here && self.frames().memmap.get(number).is_some_and(|block| match block.state() {
+                BlockState::Absent | BlockState::Metadata => false,
+                BlockState::Small => is_complete(block),
+                _ => true,
+            })
+        })
     }
 
     /// Whether a block has frames in use that cannot move. A frame on a per-CPU list counts as one, so the lists are

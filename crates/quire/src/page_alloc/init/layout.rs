@@ -91,13 +91,18 @@ impl<'r> Layout<'r> {
         })
     }
 
-    /// Frames of a zone that are there at start-up.
-    pub(in crate::page_alloc) fn present_in(&self, zone: usize) -> u64 {
-        let late = |piece: &FrameRange| {
+    /// Those of [`Self::pieces`] that are there at start-up.
+    pub(in crate::page_alloc) fn present_pieces(&self, zone: usize) -> impl Iterator<Item = FrameRange> + '_ {
+        let late = move |piece: &FrameRange| {
             let at = self.ranges.iter().position(|range| range.frames.contains(piece.start));
             at.is_some_and(|at| self.late >> at & 1 == 1)
         };
-        self.pieces(zone).filter(|piece| !late(piece)).map(|piece| piece.count).sum()
+        self.pieces(zone).filter(move |piece| !late(piece))
+    }
+
+    /// Frames of a zone that are there at start-up.
+    pub(in crate::page_alloc) fn present_in(&self, zone: usize) -> u64 {
+        self.present_pieces(zone).map(|piece| piece.count).sum()
     }
 
     pub(in crate::page_alloc) fn frames_in(&self, zone: usize) -> u64 {

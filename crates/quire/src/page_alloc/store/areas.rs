@@ -15,9 +15,9 @@
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 
-use crate::addr::{BlockNumber, FrameRange};
+use crate::addr::{BlockNumber, FrameRange, Order};
 use crate::limits::{AREA_REST, AREAS_PASSED, SECTION_BLOCKS};
 use crate::memmap::{Block, BootSlice};
 
@@ -36,15 +36,22 @@ pub(in crate::page_alloc) struct Areas {
     last: AtomicU32,
     /// Where the search in other areas goes on.
     next: AtomicU32,
-    /// Searches that do not look at blocks of movable frames, since the last one found none to take.
+    /// Searches that do not look for the emptiest block of movable frames, since none had many free frames.
     rest: AtomicU32,
+    /// The smallest order of a search that found none: smaller ones do not rest.
+    rest_order: AtomicU8,
+    /// Whether some had a few free frames: then a search may take the first of these.
+    few: AtomicBool,
+    /// The block behind the last one that was taken so.
+    resumes_at: AtomicU32,
 }
 
 impl Areas {
     /// The areas from number `first` on, by their words ([`Self::first_word`]).
     pub(in crate::page_alloc) fn new(first: u32, words: BootSlice<AtomicU16>) -> Self {
-        let [last, next, rest] = [const { AtomicU32::new(0) }; 3];
-        Self { first, words, last, next, rest }
+        let [last, next, rest, resumes_at] = [const { AtomicU32::new(0) }; 4];
+        let (rest_order, few) = (AtomicU8::new(0), AtomicBool::new(false));
+        Self { first, words, last, next, rest, rest_order, few, resumes_at }
     }
 
     /// The first area in which these pieces of memory lie, and how many there are up to the last.
@@ -74,6 +81,11 @@ impl Areas {
     /// Notes that the area of a block cannot be a page of 1 GiB.
     pub(in crate::page_alloc) fn cut(&self, block: BlockNumber) {
         self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_or(CUT, Ordering::Relaxed));
+    }
+
+    /// Notes that the area of a block can be a page of 1 GiB again, since all of it is there.
+    pub(in crate::page_alloc) fn mend(&self, block: BlockNumber) {
+        self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_and(!CUT, Ordering::Relaxed));
     }
 
     /// Notes that a block in small pieces serves an unmovable or reclaimable request. Under the block's lock.
@@ -116,8 +128,8 @@ impl Areas {
         self.is_tainted(self.index_of(block))
     }
 
-    /// The first `count` tainted areas that a search tries, by their index: the one that served last, and then
-    /// others in turn.
+    /// The first `count` tainted areas that a search tries, by their index: the one in which a block was tainted
+    /// last, and then others in turn.
     pub(in crate::page_alloc) fn to_try(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
         let last = self.last.load(Ordering::Relaxed) as usize;
         let (next, all) = (self.next.load(Ordering::Relaxed) as usize, self.words.len());
@@ -132,18 +144,42 @@ impl Areas {
         start..start + AREA_BLOCKS
     }
 
-    /// Whether a search may look at blocks of movable frames. If not, it counts as one that did not.
-    pub(in crate::page_alloc) fn may_scan(&self) -> bool {
+    /// Whether a search for this order may look for the emptiest block of movable frames. If not, it counts as
+    /// one that did not.
+    pub(in crate::page_alloc) fn may_scan(&self, order: Order) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
+        if rest == 0 || order.get() < self.rest_order.load(Ordering::Relaxed) {
+            return true;
+        }
         // Another CPU's store may be lost, which costs a scan more or less.
-        self.rest.store(rest.saturating_sub(1), Ordering::Relaxed);
-        rest == 0
+        self.rest.store(rest - 1, Ordering::Relaxed);
+        false
     }
 
-    /// Notes that a search found no block to take, up to this area: the next one begins behind it.
-    pub(in crate::page_alloc) fn found_none(&self, last: usize) {
-        self.next.store(last as u32 + 1, Ordering::Relaxed);
-        self.rest.store(AREA_REST, Ordering::Relaxed);
+    /// Where a search that rests looks for the first block with a few free frames; `None` if it should not.
+    pub(in crate::page_alloc) fn resumes_at(&self) -> Option<u32> {
+        self.few.load(Ordering::Relaxed).then(|| self.resumes_at.load(Ordering::Relaxed))
+    }
+
+    /// Notes which block such a search found.
+    pub(in crate::page_alloc) fn resume_behind(&self, block: BlockNumber) {
+        self.resumes_at.store(block.0 + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that a search for an order found no block with many free frames, but with a `few` of them or not.
+    pub(in crate::page_alloc) fn found_little(&self, order: Order, few: bool) {
+        let resting = self.rest.swap(AREA_REST, Ordering::Relaxed) > 0;
+        let known = if resting { self.rest_order.load(Ordering::Relaxed) } else { u8::MAX };
+        self.rest_order.store(known.min(order.get()), Ordering::Relaxed);
+        self.few.store(few, Ordering::Relaxed);
+    }
+
+    /// Notes that a search found no block at all, up to this area, or none that is tainted: the next one begins
+    /// behind it.
+    pub(in crate::page_alloc) fn begin_behind(&self, last: Option<usize>) {
+        let passed = || self.next.load(Ordering::Relaxed) as usize + AREAS_PASSED;
+        let next = last.map_or_else(passed, |last| last + 1);
+        self.next.store((next % self.words.len().max(1)) as u32, Ordering::Relaxed);
     }
 
     /// How many areas are not cut, and how many of these are tainted.

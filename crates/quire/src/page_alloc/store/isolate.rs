@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, DescriptorFlags};
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
+use crate::page_alloc::frames::origins::Origin;
 use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::is_complete;
@@ -37,16 +38,23 @@ impl<P: FramePlatform> Store<'_, P> {
         true
     }
 
-    /// How many frames of a block would have to move, by its record; `None` when some cannot move.
+    /// Whether a block in small pieces serves movable requests, by its record.
+    pub(in crate::page_alloc) fn serves_movable(&self, block: &Block) -> bool {
+        !self.group_by_mobility || block.mobility() == Mobility::Movable as u8
+    }
+
+    /// How many frames of a block would have to move; `None` when some cannot move. The record of a block that
+    /// serves movable requests says so alone. Another block may have changed over, and be full of movable
+    /// frames: it is looked into. No lock is held.
     pub(in crate::page_alloc) fn cost_of(&self, block: &Block) -> Option<u64> {
-        let movable = !self.group_by_mobility || block.mobility() == Mobility::Movable as u8;
         match block.state() {
             BlockState::Whole | BlockState::Listed => Some(0),
             BlockState::Small => {
                 let capacity = block.capacity.load(Ordering::Relaxed);
                 let used = capacity.saturating_sub(block.free.load(Ordering::Relaxed));
-                let could_be_whole = is_complete(block) && (movable || used == 0);
-                could_be_whole.then_some(used.into())
+                let fixed = || self.frames.in_store(|| self.has_fixed(block));
+                let movable = used == 0 || self.serves_movable(block) || !fixed();
+                (is_complete(block) && movable).then_some(used.into())
             }
             BlockState::Folio => {
                 let single = block.order.load(Ordering::Relaxed) == Order::BLOCK.get();
@@ -57,6 +65,29 @@ impl<P: FramePlatform> Store<'_, P> {
             }
             BlockState::FolioTail | BlockState::Metadata | BlockState::Absent => None,
         }
+    }
+
+    /// Whether a block in small pieces has folios that are neither mapped, held for a task nor on a list.
+    pub(in crate::page_alloc) fn has_fixed(&self, block: &Block) -> bool {
+        block.lock(self.frames.platform);
+        let columns = block.columns().filter(|_| block.state() == BlockState::Small);
+        let found = columns.is_some_and(|columns| {
+            let (heads, held) = (block.heads.load(), block.held.load());
+            let unmapped = self.unmapped(block).intersection(heads);
+            let any = |folios: FrameMask, is: &dyn Fn(usize) -> bool| {
+                folios.runs().any(|(start, count)| (start..start + count).any(is))
+            };
+            any(unmapped, &|at| !columns.state(at).is_free())
+                || any(held.intersection(heads), &|at| Origin::at(columns, at).is_managers())
+        });
+        block.unlock(self.frames.platform);
+        found
+    }
+
+    /// Frames of a block in small pieces that are not free, and neither mapped nor held. Under its lock.
+    pub(in crate::page_alloc) fn unmapped(&self, block: &Block) -> FrameMask {
+        let mapped = block.small_maps(self.frames.platform).nonzero();
+        block.used.load().without(mapped).without(block.held.load())
     }
 
     /// Stops allocations from the range, except of folios on per-CPU lists.

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::addr::BlockNumber;
 use crate::memmap::{Block, BlockState, Columns, FrameMask, TakenTables};
+use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::capacity::could_be_whole;
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::slots::CountSlot;
@@ -53,7 +54,11 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<Merged> {
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         let complete = could_be_whole(block);
-        zone.areas.clear(number, block);
+        if complete {
+            // A table of another block cannot move either, and an empty block of no group taints no area.
+            zone.areas.clear(number, block);
+            block.set_group(zone.number, Mobility::Movable as u8);
+        }
         if complete && shard.spare() != Some(number) {
             let mut index = shard.0.lock(self.frames.platform);
             // A spare that is in use again is replaced.

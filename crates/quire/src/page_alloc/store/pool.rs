@@ -96,7 +96,7 @@ impl Pool {
         }
         self.hint = self.bits().next_with_room(self.hint)?;
         let bit = if blocks == 1 && align == 1 {
-            self.find_one(wanted, |_| false)
+            self.find_one(wanted, |_| false)?
         } else {
             let run = Run { blocks: blocks as usize, align: align as usize, origin: self.origin as usize };
             let known = (wanted == Contents::Zeroed && self.zeroed >= blocks).then(|| self.zeroed_bits());
@@ -106,7 +106,8 @@ impl Pool {
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, blocks)))
     }
 
-    /// Takes a block as [`Self::take`] does, rather not one of an area that the caller avoids.
+    /// Takes a block as [`Self::take`] does, but not one of an area that the caller avoids. It may miss one that
+    /// is not near.
     pub(in crate::page_alloc) fn take_outside(
         &mut self,
         wanted: Contents,
@@ -114,7 +115,7 @@ impl Pool {
     ) -> Option<(BlockNumber, bool)> {
         self.hint = self.bits().next_with_room(self.hint)?;
         let block = |word: usize| BlockNumber(self.origin + word as u32 * 64);
-        let bit = self.find_one(wanted, |word| avoids(block(word)));
+        let bit = self.find_one(wanted, |word| avoids(block(word)))?;
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, 1)))
     }
 
@@ -174,8 +175,8 @@ impl Pool {
     }
 
     /// The lowest free block with the wanted contents, if one is near the hint; else the lowest. Passes over
-    /// words of areas that the caller avoids, if a block elsewhere is near.
-    fn find_one(&self, wanted: Contents, avoids: impl Fn(usize) -> bool) -> usize {
+    /// words of areas that the caller avoids; `None` if all that are near are such.
+    fn find_one(&self, wanted: Contents, avoids: impl Fn(usize) -> bool) -> Option<usize> {
         let lowest = |word: usize, bits: u64| word * 64 + bits.trailing_zeros() as usize;
         let mut any = None;
         let unlike = if wanted == Contents::Zeroed { u64::MAX } else { 0 };
@@ -192,11 +193,11 @@ impl Pool {
             }
             let found = !self.word(word) & (self.stale[word].load(Ordering::Relaxed) ^ unlike);
             if found != 0 {
-                return lowest(word, found);
+                return Some(lowest(word, found));
             }
             next = self.bits().next_with_room(word + 1);
         }
-        any.unwrap_or(lowest(self.hint, !self.word(self.hint)))
+        any
     }
 
     /// Marks blocks taken; returns whether all of them are known to be zero.

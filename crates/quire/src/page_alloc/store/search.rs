@@ -93,7 +93,8 @@ impl<P: FramePlatform> Store<'_, P> {
             .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
     }
 
-    /// A block of the searcher's group in a shard, or the shard's spare.
+    /// A block of the searcher's group in a shard, or the shard's spare. For frames that cannot move, the spare
+    /// only if its area is tainted.
     pub(in crate::page_alloc) fn find_in_group(
         &self,
         zone: &Zone,
@@ -102,7 +103,10 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<BlockNumber> {
         self.look(zone, shard, search, |index| {
             let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
-            found.or_else(|| self.free_spare(zone, shard, search.order))
+            // A spare elsewhere would taint another area; the last step finds it in the index.
+            let serves =
+                |&spare: &BlockNumber| search.mobility == Mobility::Movable || zone.areas.has_taint(spare);
+            found.or_else(|| self.free_spare(zone, shard, search.order).filter(serves))
         })
     }
 
@@ -209,8 +213,8 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<BlockNumber> {
         let (pool, number, zeroed) = zone.take_block(self.frames.platform, search, spares_last, among)?;
         let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);
-        // This code may have interrupted the holder of either lock; then the block goes back. What it interrupted may
-        // hold another pool, but not this one, whose lock was free a moment ago.
+        // This code may have interrupted the holder of either lock; then the block goes back. What it interrupted
+        // may hold another pool, but not this one, whose lock was free a moment ago.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
             pool.lock(self.frames.platform).put(&self.frames.memmap, number, 1, zeroed);
             return None;

@@ -297,7 +297,7 @@ fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search,
     }
     if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
         block.set_group(zone.number, search.mobility as u8);
-        if search.mobility == Mobility::Movable {
+        if search.mobility == Mobility::Movable && is_complete(block) {
             zone.areas.clear(number, block);
         }
     }

@@ -2,16 +2,17 @@
 //!
 //! # Order
 //!
-//! An unmovable or reclaimable request that finds no block of its group in its CPU's own shard takes, in order,
+//! An unmovable or reclaimable request that finds no block of its group in its CPU's own shard takes, in
+//! order,
 //!
 //! 1. a whole block of a tainted area, unless those are short;
-//! 2. from a block of its group in another shard;
+//! 2. from a block of its group in another shard, whose free blocks count only in tainted areas;
 //! 3. one of the last whole blocks of a tainted area;
 //! 4. from a block of movable frames in a tainted area, if at least a quarter of the block is free;
-//! 5. any whole block, unless those are short: this taints another area;
+//! 5. any whole block, unless those are short, rather one of a tainted area; another may taint its area;
 //! 6. from a block of the other group whose frames do not move, which is tainted too;
 //! 7. from a block as in 4, with [`LEAST_FREE`] free frames or more;
-//! 8. one of the last whole blocks, and then from the block of any group with the largest free group.
+//! 8. one of the last whole blocks, and then from the block of another group with the largest free group.
 //!
 //! A block of 4 or 7 changes over to the requester's group, whatever is in use in it: its movable frames leave
 //! it one by one, and their places stay in a tainted area. That of 4 is the first of which half is free, or
@@ -20,8 +21,9 @@
 //! # Cost
 //!
 //! A search tries [`AREAS_TRIED`] areas, one in an interrupt, and looks at each record of them at most once.
-//! If it finds no block, the next [`AREA_REST`](crate::limits::AREA_REST) searches leave steps 4 and 7 out, or
-//! fewer where another area becomes tainted.
+//! If no block was a quarter free, the next [`AREA_REST`](crate::limits::AREA_REST) searches of its order or
+//! more leave step 4 out, or fewer where another area becomes tainted. For step 7 they go on from block to
+//! block: each takes the first with [`LEAST_FREE`] free frames. If no block has so many, they leave out both.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -60,16 +62,17 @@ impl<P: FramePlatform> Store<'_, P> {
         if tainted.is_some() {
             return tainted;
         }
-        let found = self.scan_areas(zone, search, areas);
+        let scans = zone.areas.may_scan(search.order);
+        let found = if scans { self.scan_areas(zone, search, areas) } else { None };
         let [alike, _] = search.mobility.fallbacks();
-        let take = |least: u16| {
-            let (_, number) = found.filter(|&(free, _)| free >= least)?;
-            Some(self.take_over(zone, search, number))
-        };
-        take(QUARTER)
+        let take = |(_, number): Candidate| self.take_over(zone, search, number);
+        let few = || if scans { found } else { self.first_of_few(zone, search, areas) };
+        found
+            .filter(|&(free, _)| free >= QUARTER)
+            .map(take)
             .or_else(|| self.split_whole(zone, search, true, None))
             .or_else(|| self.find_in_groups(zone, search, &[alike]))
-            .or_else(|| take(LEAST_FREE))
+            .or_else(|| few().map(take))
             .or_else(|| self.split_whole(zone, search, false, None))
             .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
     }
@@ -78,7 +81,7 @@ impl<P: FramePlatform> Store<'_, P> {
     fn take_over(&self, zone: &Zone, search: Search, number: BlockNumber) -> BlockNumber {
         self.frames.count(Stat::MobilityFallback, 1);
         if search.wait {
-            self.change_group(zone, number, search.mobility, 0);
+            self.change_group(zone, number, search.mobility, LEAST_FREE.into());
         }
         number
     }
@@ -86,26 +89,47 @@ impl<P: FramePlatform> Store<'_, P> {
     /// The emptiest block of movable frames of the tainted areas that the search tries, or the first that is
     /// empty enough.
     fn scan_areas(&self, zone: &Zone, search: Search, areas: usize) -> Option<Candidate> {
-        if !zone.areas.may_scan() {
-            return None;
-        }
-        let (mut best, mut last) = (None, 0);
+        let (mut best, mut last) = (None, None);
         for area in zone.areas.to_try(areas) {
-            best = best.max(self.scan(zone, search, zone.areas.blocks(area)));
+            best = best.max(self.scan(zone, search, zone.areas.blocks(area), HALF));
             if best.is_some_and(|(free, _)| free >= QUARTER) {
                 return best;
             }
-            last = area;
+            last = Some(area);
         }
-        if best.is_none() {
-            zone.areas.found_none(last);
+        // An interrupt looks at too little to say.
+        if search.wait {
+            zone.areas.found_little(search.order, best.is_some());
+            if best.is_none() {
+                zone.areas.begin_behind(last);
+            }
         }
         best
     }
 
-    /// The emptiest of these blocks that serve movable requests, or the first of which half is free. A hint: it
-    /// takes no lock.
-    fn scan(&self, zone: &Zone, search: Search, blocks: Range<u32>) -> Option<Candidate> {
+    /// The first block as in step 7, from where the last search for one ended.
+    fn first_of_few(&self, zone: &Zone, search: Search, areas: usize) -> Option<Candidate> {
+        let from = zone.areas.resumes_at()?;
+        let mut last = None;
+        for area in zone.areas.to_try(areas) {
+            let all = zone.areas.blocks(area);
+            let start = if all.contains(&from) { from } else { all.start };
+            if let Some(found) = self.scan(zone, search, start..all.end, LEAST_FREE) {
+                zone.areas.resume_behind(found.1);
+                return Some(found);
+            }
+            last = Some(area);
+        }
+        if search.wait {
+            zone.areas.found_little(search.order, false);
+            zone.areas.begin_behind(last);
+        }
+        None
+    }
+
+    /// The emptiest of these blocks that serve movable requests, or the first with `enough` free frames. A hint:
+    /// it takes no lock.
+    fn scan(&self, zone: &Zone, search: Search, blocks: Range<u32>, enough: u16) -> Option<Candidate> {
         let (mut best, mut looked_at) = (None, 0);
         for number in blocks.map(BlockNumber) {
             let Some(block) = self.frames.memmap.get(number) else { continue };
@@ -120,7 +144,7 @@ impl<P: FramePlatform> Store<'_, P> {
             if fits {
                 best = candidate;
             }
-            if best.is_some_and(|(free, _)| free >= HALF) {
+            if best.is_some_and(|(free, _)| free >= enough) {
                 break;
             }
         }

@@ -135,8 +135,9 @@ impl Zone {
         }
     }
 
-    /// Takes one whole block to split, and returns its region's pool as well. `keep_some`: not from regions that have as
-    /// few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says. `among`: one of these blocks, which are an area's.
+    /// Takes one whole block to split, and returns its region's pool as well. `keep_some`: not from regions that
+    /// have as few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says. `among`: one of these blocks, which are an
+    /// area's. Without them, rather one of an area that is tainted if and only if the frames cannot move.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
         &self,
         platform: &P,
@@ -144,18 +145,23 @@ impl Zone {
         keep_some: bool,
         among: Option<Range<u32>>,
     ) -> Option<(&SpinLock<Pool>, BlockNumber, bool)> {
-        self.pools.iter().find_map(|lock| {
-            let mut pool = if search.wait { lock.lock(platform) } else { lock.try_lock(platform)? };
-            let taken = match &among {
-                _ if keep_some && pool.is_short() => None,
-                Some(blocks) => pool.take_among(blocks, search.contents),
-                None if search.mobility == Mobility::Movable => {
-                    pool.take_outside(search.contents, |block| self.areas.has_taint(block))
+        let movable = search.mobility == Mobility::Movable;
+        let from_pools = |avoids: bool| {
+            self.pools.iter().find_map(|lock| {
+                let mut pool = if search.wait { lock.lock(platform) } else { lock.try_lock(platform)? };
+                if keep_some && pool.is_short() {
+                    return None;
                 }
-                None => pool.take(1, 1, search.contents),
-            };
-            taken.map(|(number, zeroed)| (lock, number, zeroed))
-        })
+                let avoided = |block| avoids && self.areas.has_taint(block) == movable;
+                let taken = match &among {
+                    Some(blocks) => pool.take_among(blocks, search.contents),
+                    None => pool.take_outside(search.contents, avoided),
+                };
+                taken.map(|(number, zeroed)| (lock, number, zeroed))
+            })
+        };
+        let taken = from_pools(true);
+        if taken.is_none() && among.is_none() { from_pools(false) } else { taken }
     }
 
     /// Frees whole blocks into the pools of their regions, all or none known to be zero; collects isolated ones.

@@ -1,11 +1,12 @@
 //! Frames that cannot move stay in few areas of 1 GiB.
 
-use hosted::raw::RawPages;
+use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeSet;
 
 use hosted::{Hosted, HostedConfig, MemoryRange};
-use quire::addr::{Frame, Order};
+use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
+use quire::error::AllocError;
 use quire::limits::{AREA_REST, AREAS_TRIED, BLOCK_FRAMES, SECTION_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 use quire::stats::Stat;
@@ -97,6 +98,63 @@ fn a_storm_on_aged_memory_taints_no_more_areas_than_it_fills() {
     });
 }
 
+/// The area of a storm on memory a quarter full of mapped folios, after what the storm allocated is free again.
+fn after_a_storm(test: impl FnOnce(&Pages<'_>, FrameRange, &mut dyn FnMut(FrameRange))) {
+    with_areas(2, |pages| {
+        let kept = age(pages, |number| number % 4 != 0);
+        let folio = |frame: &Frame| FrameRange::folio(*frame, order(FOLIO));
+        kept.iter().for_each(|frame| pages.counts().counter().map(folio(frame)).unwrap());
+        // The area with the tables is full, and half of the other's free frames are taken.
+        let frames = storm(pages, AREA_FRAMES / 8 * 9);
+        assert_eq!(counted(pages), (1, 1));
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        pages.lists().drain_all();
+        let mut kept: BTreeSet<_> = kept.into_iter().collect();
+        let mut leaves = |range: FrameRange| {
+            let mut inside = kept.split_off(&range.start);
+            kept.append(&mut inside.split_off(&range.end()));
+            for frame in inside {
+                pages.counts().counter().unmap_raw(folio(&frame));
+            }
+        };
+        let area = FrameRange::new(Frame(5 * AREA_FRAMES), AREA_FRAMES);
+        test(pages, area, &mut leaves);
+        leaves(FrameRange::new(Frame(0), 6 * AREA_FRAMES));
+    });
+}
+
+#[test]
+fn blocks_that_changed_over_can_be_emptied() {
+    after_a_storm(|pages, area, leaves| {
+        let some = storm(pages, AREA_FRAMES / 8 * 9);
+        let stays = *some.iter().find(|&&frame| area.contains(frame)).unwrap();
+        some.iter()
+            .filter(|&&frame| frame != stays)
+            .for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        let refused =
+            pages.alloc_contig_moving(USER, SECTION_BLOCKS as u32, 512, |_| panic!("one cannot move"));
+        assert_eq!(refused.map(|_| ()), Err(AllocError::OutOfMemory));
+        pages.free_raw(stays, Order::FRAME).unwrap();
+        let run = pages.alloc_contig_moving(USER, SECTION_BLOCKS as u32, 512, leaves).unwrap();
+        assert_eq!(counted(pages), (1, 0));
+        pages.free_range(run).unwrap();
+    });
+}
+
+#[test]
+fn the_area_of_such_blocks_can_be_removed_and_added() {
+    after_a_storm(|pages, area, leaves| {
+        pages.remove_memory(area, leaves).unwrap();
+        pages.validate().unwrap();
+        assert_eq!(counted(pages), (0, 0), "memory that is not there is no page");
+        let half = area.count / 2;
+        for (part, complete) in [(area.start, 0), (area.start.add(half), 1)] {
+            pages.add_memory_raw(FrameRange::new(part, half), false).unwrap();
+            assert_eq!(counted(pages), (complete, 0));
+        }
+    });
+}
+
 #[test]
 fn on_free_memory_too() {
     with_areas(3, |pages| {
@@ -157,5 +215,137 @@ fn a_search_in_vain_is_bounded() {
         assert!(sum <= searches * most, "{sum} records in {searches} searches");
         pages.free_bulk_raw(order(FOLIO), &frames).unwrap();
         pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+    });
+}
+
+/// A free block that a CPU keeps is no reason to taint the area that it is in.
+#[test]
+fn spares_of_untainted_areas_are_left_to_movable_frames() {
+    let cpus = 4;
+    let ranges = vec![MemoryRange::new(4 * GIB, (1 + cpus as u64) * GIB)];
+    let machine = HostedConfig::sparse(GIB).with_ranges(ranges).with_cpus(cpus).build().unwrap();
+    let config = AllocatorConfig::default();
+    let pages = machine
+        .run_on(CpuId(0), || hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap());
+    let on = |cpu: usize, count: u64| {
+        machine.run_on(CpuId(cpu as u32), || {
+            let mut folios = vec![Frame(0); (count >> FOLIO) as usize];
+            let got = pages.alloc_bulk_raw(USER, order(FOLIO), &mut folios);
+            folios.truncate(got);
+            folios
+        })
+    };
+    let mut folios: Vec<_> = (0..cpus).flat_map(|cpu| on(cpu, AREA_FRAMES)).collect();
+    folios.extend(on(0, AREA_FRAMES));
+    let frees = |frame: &Frame| match frame.0 / AREA_FRAMES {
+        4 => frame.index_in_block() >> FOLIO & 1 == 1,
+        // The first becomes the spare of the CPU's shard, unless that has one.
+        _ => frame.block().0 % SECTION_BLOCKS as u32 / 4 == 64,
+    };
+    let (mut freed, kept): (Vec<_>, Vec<_>) = folios.into_iter().partition(frees);
+    machine.run_on(CpuId(0), || {
+        // Not drained, which makes spares whole: the first area is last, so no folio of another is on a list.
+        freed.sort_unstable_by_key(|frame| (frame.0 / AREA_FRAMES == 4, *frame));
+        pages.free_bulk_raw(order(FOLIO), &freed).unwrap();
+        assert_eq!(counted(&pages), (cpus as u64, 0));
+    });
+    let frames = (0..cpus).fold(Vec::new(), |mut frames, cpu| {
+        frames.extend(machine.run_on(CpuId(cpu as u32), || storm(&pages, 2000)));
+        frames
+    });
+    machine.run_on(CpuId(0), || {
+        assert_eq!(areas_of(&frames), BTreeSet::from([4]));
+        assert_eq!(counted(&pages), (cpus as u64, 0));
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+        pages.lists().drain_all();
+        pages.validate().unwrap();
+    });
+}
+
+/// Where each block has a few free frames, a search does not read all records to find the emptiest.
+#[test]
+fn blocks_with_few_free_frames_are_found_one_after_the_other() {
+    let areas = 2 * AREAS_TRIED as u64;
+    with_areas(areas, |pages| {
+        let kept = age(pages, |number| [5, 20, 40].contains(&number));
+        let blocks = areas * SECTION_BLOCKS as u64;
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
+        let mut frames = vec![Frame(0); pages.memory_info().free as usize];
+        let got = pages.alloc_bulk_raw(gfp, Order::FRAME, &mut frames);
+        frames.truncate(got);
+        let searches = blocks / u64::from(AREA_REST) + 2 * areas;
+        let most = (AREAS_TRIED * SECTION_BLOCKS) as u64;
+        let scanned = pages.lists().stat(Stat::MobilityScanned);
+        assert!(scanned > blocks / 2, "{scanned}");
+        assert!(scanned < searches * most + 4 * blocks, "{scanned} records of {blocks}");
+        pages.free_bulk_raw(Order::FRAME, &frames).unwrap();
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+    });
+}
+
+/// That no block has a large free group says nothing about smaller ones.
+#[test]
+fn a_search_for_less_does_not_rest() {
+    with_areas(4, |pages| {
+        let kept = age(pages, |number| number % 2 == 0);
+        let mut frames = Vec::new();
+        for _ in 0..40 {
+            let large = pages.alloc_raw(Gfp::KERNEL, order(FOLIO + 1));
+            assert_eq!(large, Err(AllocError::OutOfMemory));
+            frames.extend(storm(pages, 1000));
+        }
+        assert_eq!(areas_of(&frames), BTreeSet::from([4]));
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+    });
+}
+
+/// Four areas that can be no page are full, and only a fifth behind a complete one has whole blocks.
+#[test]
+fn whole_blocks_of_tainted_areas_come_first_however_many_there_are() {
+    let hole = |area| MemoryRange::new(area * GIB, GIB / 2);
+    // The largest range contains the tables.
+    let ranges = vec![
+        MemoryRange::new(4 * GIB, GIB * 3 / 2),
+        hole(6),
+        hole(7),
+        MemoryRange::new(8 * GIB, GIB),
+        hole(9),
+    ];
+    let machine = HostedConfig::sparse(GIB).with_ranges(ranges).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig::default();
+        let pages = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
+        let mut folios = vec![Frame(0); (pages.memory_info().free >> FOLIO) as usize];
+        let got = pages.alloc_bulk_raw(USER, order(FOLIO), &mut folios);
+        folios.truncate(got);
+        let (kept, freed): (Vec<_>, Vec<_>) = folios.into_iter().partition(|frame| frame.0 / AREA_FRAMES < 8);
+        pages.free_bulk_raw(order(FOLIO), &freed).unwrap();
+        pages.lists().drain_all();
+        assert_eq!(counted(&pages), (1, 0));
+        let frames = storm(&pages, 2000);
+        assert_eq!(areas_of(&frames), BTreeSet::from([9]));
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+        pages.lists().drain_all();
+        pages.validate().unwrap();
+    });
+}
+
+#[test]
+fn an_area_that_is_not_there_yet_is_no_page() {
+    let ranges = vec![MemoryRange::new(4 * GIB, 2 * GIB)];
+    let machine = HostedConfig::sparse(GIB).with_ranges(ranges).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let all = ranges_of(&machine)[0];
+        let [here, late] = [4, 5].map(|area| FrameRange::new(Frame(area * AREA_FRAMES), AREA_FRAMES));
+        let [ranges, later] = [here, late].map(|frames| quire::page_alloc::MemoryRange { frames, ..all });
+        let config = AllocatorConfig::default();
+        let pages = hosted::raw::page_allocator_with_later(&machine, &[ranges], &[later], config).unwrap();
+        assert_eq!(counted(&pages), (0, 0));
+        pages.add_memory_raw(late, false).unwrap();
+        assert_eq!(counted(&pages), (1, 0));
+        pages.validate().unwrap();
     });
 }

@@ -1,9 +1,10 @@
 //! A block with many bad frames.
 
-use hosted::HostedConfig;
 use hosted::raw::RawPages;
+use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order};
-use quire::page_alloc::{FrameInfo, Gfp};
+use quire::page_alloc::{FrameInfo, Gfp, Verdict};
+use quire::platform::Context;
 
 use testkit::with_allocator;
 
@@ -32,5 +33,20 @@ fn of_a_block_that_is_bad_all_over_only_the_bad_frames_are_lost() {
         taken
             .into_iter()
             .for_each(|frame| allocator.free_raw(frame, Order::FRAME).expect("it was handed out"));
+    });
+}
+
+/// The group of its block does not say whether a frame in use stays where it is.
+#[test]
+fn a_frame_of_an_unmovable_block_that_is_freed_meanwhile_is_lost() {
+    with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
+        for at in 1..=24 {
+            let frame = allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).expect("memory");
+            let free = || allocator.free_raw(frame, Order::FRAME).expect("it was handed out");
+            let (plan, context) = (InterruptPlan::Nth(at), Context::HardInterrupt);
+            let ran = machine.interrupt_at_calls(plan, context, free, || allocator.condemn(frame));
+            assert!(ran.events >= at, "the frame is freed");
+            assert_eq!(ran.result, Verdict::Lost, "freed at call {at}");
+        }
     });
 }

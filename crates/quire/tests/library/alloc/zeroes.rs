@@ -364,3 +364,26 @@ fn frames_of_a_bulk_request_for_zeroes_are_freed_once() {
         assert_eq!(pages.memory_info().used, 0);
     });
 }
+
+/// All areas of a small machine are cut. Its whole blocks are chosen by their contents all the same.
+#[test]
+fn where_no_page_of_1_gib_can_be_a_request_gets_the_contents_it_prefers() {
+    with_zeroes(HostedConfig::new(256 * MIB), false, Zeroes::default(), |machine, pages| {
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        let blocks: Vec<_> = std::iter::from_fn(|| pages.alloc_raw(gfp, Order::BLOCK).ok()).collect();
+        let (lower, upper) = blocks.split_at(blocks.len() / 2);
+        lower.iter().for_each(|&block| pages.free_raw(block, Order::BLOCK).unwrap());
+        for &block in upper {
+            (0..512)
+                .for_each(|at| (0..512).for_each(|of| word(machine, block.add(at), of).store(0, Relaxed)));
+            pages.free_zeroed_raw(block, Order::BLOCK).unwrap();
+        }
+        pages.lists().drain_all();
+        let gfp = Gfp::RECLAIMABLE.for_zeroes();
+        for gfp in [Gfp::USER.for_zeroes(), gfp] {
+            let (frame, contents) = pages.alloc_maybe_zeroed_raw(gfp, order(7)).unwrap();
+            assert_eq!((contents, upper.contains(&frame)), (Contents::Zeroed, true), "{gfp:?}");
+            pages.free_raw(frame, order(7)).unwrap();
+        }
+    });
+}

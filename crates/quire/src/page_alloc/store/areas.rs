@@ -4,12 +4,15 @@
 //! it. So requests for such frames look first where there are some already (`store/steer.rs`).
 //!
 //! A block in small pieces is *tainted* from the first unmovable or reclaimable request that it serves until
-//! all of it is free. A mark in its [`Columns`](crate::memmap::Columns) says so, under the block's lock. For
-//! each area a word counts its tainted blocks, so an area without any is untainted. The mark outlives a change
-//! of the block's group: frames in use stay where they are. A shard's spare that is all free may keep it.
+//! all of it is free, and no bad frame, edge or table of another block is in it. A mark in its
+//! [`Columns`](crate::memmap::Columns) says so, under the block's lock. For each area a word counts its tainted
+//! blocks, so an area without any is untainted. The mark outlives a change of the block's group: frames in use
+//! stay where they are. A shard's spare that is all free may keep it.
 //!
-//! An area that cannot be a page of 1 GiB in any case is *cut*: a part of it is no memory, belongs to another
-//! zone, or contains tables from start-up. It counts as tainted before any frame of it is in use.
+//! An area that cannot be a page of 1 GiB in any case is *cut*: a part of it is no memory, is not there yet or
+//! any more, belongs to another zone or to a second range, or contains tables from start-up. It counts as
+//! tainted before any frame of it is in use. Memory that is added completes an area. A frame that goes bad
+//! does not cut one: only a tainted block keeps its mark for it.
 //!
 //! Folios of whole blocks have no mark, nor have frames that a caller names by number.
 #![forbid(unsafe_code)]

@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
 use quire::limits::{AREA_REST, AREAS_TRIED, BLOCK_FRAMES, SECTION_BLOCKS};
-use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency, Verdict};
 use quire::stats::Stat;
 use testkit::{order, ranges_of};
 
@@ -347,5 +347,19 @@ fn an_area_that_is_not_there_yet_is_no_page() {
         pages.add_memory_raw(late, false).unwrap();
         assert_eq!(counted(&pages), (1, 0));
         pages.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_block_that_cannot_be_whole_keeps_its_mark() {
+    with_areas(2, |pages| {
+        let kept = age(pages, |number| number % 2 == 0);
+        let frames = storm(pages, AREA_FRAMES / 4 * 3);
+        let bad = *frames.iter().find(|frame| frame.0 / AREA_FRAMES == 5).unwrap();
+        frames.into_iter().for_each(|frame| pages.free_raw(frame, Order::FRAME).unwrap());
+        assert_eq!(pages.condemn(bad), Verdict::Lost);
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+        pages.lists().drain_all();
+        assert_eq!(counted(pages), (1, 1));
     });
 }

@@ -59,7 +59,7 @@ pub const WHOLE_BLOCKS_SHORT: u32 = 32;
 pub const AREAS_TRIED: usize = 4;
 /// Areas that it passes over to find them: 4 TiB.
 pub const AREAS_PASSED: usize = 4096;
-/// Searches that look at no blocks after one that found none to take.
+/// Searches that do not look for the emptiest block, after one that found none a quarter free.
 pub const AREA_REST: u32 = 32;
 /// Free frames of a block of movable frames in a tainted area from which on it changes over to other frames.
 pub const LEAST_FREE: u16 = 16;

@@ -28,9 +28,11 @@ const _: () = assert!((WINDOW as u32) << (LENGTHS - 1) <= u16::MAX as u32);
 const WINDOWS: usize = 100;
 /// So many readings are taken at each end of a window.
 const READINGS: usize = 4;
-/// The two readings of a window should take this part of it. Where they always take more, as where each access of a
-/// port is emulated twice over, the longest window counts.
+/// The two readings of a window should take this part of it.
 const ACCURACY: u64 = 256;
+/// So many windows whose readings take more are tried again; then such a one counts. On some machines each access
+/// of a port is emulated twice over.
+const ROUGH_WINDOWS: usize = 3;
 /// A window is waited for so many readings of the PIT.
 const PATIENCE: u32 = 1_000_000;
 
@@ -89,27 +91,36 @@ pub struct Moment {
     took: u64,
 }
 
-/// Why a window says nothing.
-enum Useless {
+/// What a window says.
+enum Window {
+    Accurate(Speeds),
+    /// Its readings took too long, at every length.
+    Rough(Speeds),
     /// The PIT has counted to its end.
     Late,
     /// The PIT does not count.
     Stopped,
 }
 
-/// Speeds by a window that has begun. If it has become longer than the PIT counts, another one begins.
+/// Speeds by a window that has begun, or if that says too little by others.
 fn by_pit(mut start: Moment) -> Speeds {
-    let mut speeds = None;
+    let (mut speeds, mut rough) = (None, 0);
     for _ in 0..WINDOWS {
         match end_window(start) {
-            Ok(found) => speeds = Some(found),
-            Err(Useless::Stopped) => {}
-            Err(Useless::Late) => {
-                start = start_window();
-                continue;
+            Window::Accurate(found) => {
+                speeds = Some(found);
+                break;
             }
+            Window::Rough(found) => {
+                (speeds, rough) = (Some(found), rough + 1);
+                if rough == ROUGH_WINDOWS {
+                    break;
+                }
+            }
+            Window::Late => {}
+            Window::Stopped => break,
         }
-        break;
+        start = start_window();
     }
     apic::set_timer(0);
     apic::mask_timer(false);
@@ -124,27 +135,30 @@ fn start_window() -> Moment {
 }
 
 /// Waits until the window is long enough for what its two readings took: longer where the machine is slow, or was paused.
-fn end_window(start: Moment) -> Result<Speeds, Useless> {
+fn end_window(start: Moment) -> Window {
     let passed = |pit: u16| start.pit.wrapping_sub(pit);
-    let mut speeds = Err(Useless::Late);
+    let mut rough = Window::Late;
     for doubled in 0..LENGTHS {
-        (0..PATIENCE).find(|_| passed(pit()) >= WINDOW << doubled).ok_or(Useless::Stopped)?;
+        if !(0..PATIENCE).any(|_| passed(pit()) >= WINDOW << doubled) {
+            return Window::Stopped;
+        }
         let end = Moment::read();
         if pit_has_ended() {
-            break;
+            return Window::Late;
         }
         let (ticks, counted) = (u64::from(passed(end.pit)), end.counter - start.counter);
         let per_second = |counts: u64| (u128::from(counts) * u128::from(PIT_HZ) / u128::from(ticks)) as u64;
         let timer = start.apic_timer.saturating_sub(end.apic_timer);
-        let found = Speeds { counter: per_second(counted), apic_timer: per_second(u64::from(timer)) };
-        if found.counter > 0 && found.apic_timer > 0 {
-            speeds = Ok(found);
+        let speeds = Speeds { counter: per_second(counted), apic_timer: per_second(u64::from(timer)) };
+        if speeds.counter == 0 || speeds.apic_timer == 0 {
+            continue;
         }
         if start.took + end.took <= counted / ACCURACY {
-            break;
+            return Window::Accurate(speeds);
         }
+        rough = Window::Rough(speeds);
     }
-    speeds
+    rough
 }
 
 impl Moment {

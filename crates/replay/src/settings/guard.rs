@@ -38,7 +38,7 @@ pub struct SettingsError(pub String);
 #[derive(Debug)]
 pub struct Settings {
     places: Places,
-    // Held for its lock, which also ends with the process and those that it has forked.
+    // Held for its lock, which ends when this process and all that it forked have closed it.
     _lock: File,
 }
 
@@ -139,8 +139,8 @@ fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> SettingsError {
     SettingsError(format!("cannot set {}: {error}", quoted(path)))
 }
 
-/// A file that another user can open is one that this user can lock, and keep all runs waiting.
-/// The lock file, locked, with the number of this process in it.
+/// Opens and locks the lock file, and writes the number of this process into it. No other user may open it: a
+/// user that can could lock it, and keep all runs waiting.
 fn lock(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     match file.try_lock() {

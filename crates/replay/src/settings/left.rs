@@ -67,11 +67,14 @@ pub fn put_back_left(places: &Places) -> Result<Left, SettingsError> {
     Ok(if recovered.told.is_empty() { Left::Nothing } else { Left::PutBack(recovered.told) })
 }
 
-/// Whether the process that took the lock has ended: those that it forked hold it until they end, too.
+/// Whether the process that took the lock ends or has ended: it closes what it has open by and by, and those that
+/// it forked hold the lock until they have done so, too.
 fn has_ended(lock: &Path) -> bool {
+    /// `PF_EXITING` of the kernel. The first thread ends only with the process here.
+    const EXITING: u32 = 4;
     let Some(holder) = fs::read_to_string(lock).ok().and_then(|number| number.parse().ok()) else {
         return false;
     };
     let stat = Process::new(holder).and_then(|process| process.stat());
-    stat.map_or(true, |stat| stat.state == 'Z' && stat.num_threads <= 1)
+    stat.map_or(true, |stat| stat.state == 'Z' || stat.flags & EXITING != 0)
 }

@@ -72,8 +72,8 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Whether a frame's user has set a flag in its descriptor. Of a frame without user the descriptor is
-    /// stale, and so it is of a movable one in a block that changed over. Movable frames have no such flags,
-    /// and in blocks that serve movable requests none is read.
+    /// stale, and so it is of a movable one in a block that changed over: the answer may be wrong then. In
+    /// blocks that serve movable requests none is read.
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
         let Some(block) = self.memmap.get_around(frame) else { return false };
         block.lock(self.platform);

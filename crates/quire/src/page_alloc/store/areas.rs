@@ -7,12 +7,15 @@
 //! all of it is free, and no bad frame, edge or table of another block is in it. A mark in its
 //! [`Columns`](crate::memmap::Columns) says so, under the block's lock. For each area a word counts its tainted
 //! blocks, so an area without any is untainted. The mark outlives a change of the block's group: frames in use
-//! stay where they are. A shard's spare that is all free may keep it.
+//! stay where they are. A block that is all free may keep it until spares become whole: a shard's spare, or one
+//! whose last frame an interrupt freed.
 //!
 //! An area that cannot be a page of 1 GiB in any case is *cut*: a part of it is no memory, is not there yet or
 //! any more, belongs to another zone or to a second range, or contains tables from start-up. It counts as
-//! tainted before any frame of it is in use. Memory that is added completes an area. A frame that goes bad
-//! does not cut one: only a tainted block keeps its mark for it.
+//! tainted before any frame of it is in use. Memory that is added completes an area, even where two ranges meet
+//! in it, which then counts as untainted though it is no page. A frame that goes bad does not cut one: only a
+//! tainted block keeps its mark for it. Calls that add and remove parts of one area at the same time may leave
+//! the wrong word.
 //!
 //! Folios of whole blocks have no mark, nor have frames that a caller names by number.
 #![forbid(unsafe_code)]

@@ -23,7 +23,8 @@
 //! A search tries [`AREAS_TRIED`] areas, one in an interrupt, and looks at each record of them at most once.
 //! If no block was a quarter free, the next [`AREA_REST`](crate::limits::AREA_REST) searches of its order or
 //! more leave step 4 out, or fewer where another area becomes tainted. For step 7 they go on from block to
-//! block: each takes the first with [`LEAST_FREE`] free frames. If no block has so many, they leave out both.
+//! block: each takes the first with [`LEAST_FREE`] free frames. If none behind the last one has so many in a
+//! row as the request needs, they leave out both, smaller requests too.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;

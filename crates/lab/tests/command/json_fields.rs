@@ -222,7 +222,12 @@ fn of_verify() {
     let output = quire(&[&further[..], &conditions, &["--", "true"]].concat());
     let mut left_out = Vec::new();
     let said = words(&text(&output.stderr));
-    let refusals = ["memory is in use, or in pieces", "this machine has memory for", "no anonymous folios of 2048 KiB", "no pool of huge pages"];
+    let refusals = [
+        "memory is in use, or in pieces",
+        "this machine has memory for",
+        "no anonymous folios of 2048 KiB",
+        "no pool of huge pages",
+    ];
     if refusals.iter().any(|refusal| said.contains(refusal)) {
         eprintln!("no page for a pool, or no folios of 2 MiB ({said}): not tested");
         left_out.extend(["huge_bytes", "pool_bytes"]);

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use lab::host::thp::root;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::advise::{quire, text, words};
 use crate::verify::{may_choose, settled};
@@ -98,6 +99,13 @@ fn has_sizes_of_shared_memory() -> bool {
     has
 }
 
+/// The program in a directory of its own, where it can be tested with folios of shared memory.
+fn program_with_shared_memory() -> Option<(TempDir, String)> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = program(directory.path(), &[])?;
+    has_sizes_of_shared_memory().then_some((directory, program))
+}
+
 fn verified(more: &[&str]) -> Value {
     let before = settled();
     let output = verify(&[&["--format", "json"], more].concat());
@@ -117,11 +125,7 @@ fn number(value: &Value, pointer: &str) -> f64 {
 
 #[test]
 fn shared_memory_has_the_faults_that_are_predicted() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = program(directory.path(), &[]) else { return };
-    if !has_sizes_of_shared_memory() {
-        return;
-    }
+    let Some((_directory, program)) = program_with_shared_memory() else { return };
     let with =
         |more: &[&str]| verified(&[&["--sizes", "4K"], more, &["--", &program, "shared", "16"]].concat());
     let (single, folios) = (with(&["--shmem", "4K"]), with(&["--shmem", "64K"]));
@@ -138,11 +142,7 @@ fn shared_memory_has_the_faults_that_are_predicted() {
 /// A process has what it maps of shared memory itself, and not that of the others.
 #[test]
 fn the_peak_of_each_process_has_the_folios_that_it_maps() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = program(directory.path(), &[]) else { return };
-    if !has_sizes_of_shared_memory() {
-        return;
-    }
+    let Some((_directory, program)) = program_with_shared_memory() else { return };
     // Each stores to one page of 64 KiB, 2 MiB in all.
     let script = format!("{program} little 32; {program} little 32; true");
     let line = verified(&["--sizes", "4K", "--shmem", "64K", "--", "sh", "-c", &script]);
@@ -159,11 +159,7 @@ fn the_peak_of_each_process_has_the_folios_that_it_maps() {
 /// The program that a process ends with has no folios of the one before.
 #[test]
 fn the_peak_of_a_program_has_no_folios_of_the_one_before() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = program(directory.path(), &[]) else { return };
-    if !has_sizes_of_shared_memory() {
-        return;
-    }
+    let Some((_directory, program)) = program_with_shared_memory() else { return };
     let script = format!("{program} little 32 {program} anon 8; true");
     let line = verified(&["--sizes", "4K", "--shmem", "64K", "--", "sh", "-c", &script]);
     let processes = line["sizes"][0]["processes"]["matched"].as_array().expect("a list");
@@ -226,11 +222,7 @@ fn khugepaged_collapses_as_much_as_predicted() {
 
 #[test]
 fn what_advise_recommends_can_be_run_as_it_is() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some(program) = program(directory.path(), &[]) else { return };
-    if !has_sizes_of_shared_memory() {
-        return;
-    }
+    let Some((directory, program)) = program_with_shared_memory() else { return };
     let advice = directory.path().join("advice.json");
     let output = quire(&["advise", "--format", "json", "--", &program, "shared", "16"]);
     fs::write(&advice, &output.stdout).expect("it is written");

@@ -18,7 +18,8 @@ use quire::vm::{Access, Advice, AnswerMode, File, MapRequest, Remap, UserfaultCh
 use crate::hugetlb::parts_moments::{at_moments, held_up};
 use crate::hugetlb::pieces::{ALL_FREE, GIB, idle, leaf_bytes, with_machine};
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, R, RW, Space, all_are_back, info, load, of_file, run, store, within,
+    BASE, HUGE, Manager, R, RW, Space, all_are_back, clear_ahead_until, info, load, of_file, run, store,
+    within,
 };
 use testkit::{held_up_to_look, ranges_of, stress_time};
 
@@ -335,10 +336,7 @@ fn pieces_are_cleared_beside_verbs_on_other_cpus() {
                 return;
             }
             if cpu.0 == 2 {
-                while Instant::now() < end {
-                    manager.clear_ahead();
-                }
-                return;
+                return clear_ahead_until(manager, end);
             }
             // The first page is never dropped: what a CPU stored there stays.
             let mm = &spaces[cpu.0 as usize];

@@ -20,7 +20,7 @@ use quire::vm::Sharing::Private;
 use quire::vm::{Access, Advice, FaultKind, MapRequest, Mm, Remap, UserfaultChanges, UserfaultModes};
 
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, R, RW, Space, info, load, of_file, private, run, store, within,
+    BASE, HUGE, Manager, R, RW, Space, clear_ahead_until, info, load, of_file, private, run, store, within,
 };
 use crate::watched::{Event, Watched};
 use testkit::{ranges_of, seed, stress_time};
@@ -435,10 +435,7 @@ fn pieces_are_cleared_beside_verbs_on_other_cpus() {
                 return;
             }
             if cpu.0 == 2 {
-                while Instant::now() < end {
-                    manager.clear_ahead();
-                }
-                return;
+                return clear_ahead_until(manager, end);
             }
             // The first page is never dropped: what a CPU stored there stays.
             mm.switch_in();

@@ -1,5 +1,7 @@
 //! Programs that map huge pages: a machine, its manager with pools, and accesses through the software MMU.
 
+use std::time::Instant;
+
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
@@ -20,6 +22,13 @@ pub(crate) const BASE: u64 = 4 << 30;
 
 pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
 pub(crate) type Space<'m> = Mm<'m, Hosted>;
+
+/// What an idle CPU does.
+pub(crate) fn clear_ahead_until(manager: &Manager<'_>, end: Instant) {
+    while Instant::now() < end {
+        manager.clear_ahead();
+    }
+}
 
 /// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB. Checks at the end that the pool
 /// has all of them, that none is reserved, and that all memory is free.

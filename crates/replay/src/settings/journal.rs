@@ -34,11 +34,14 @@ struct Setting {
     before: String,
     /// The values that this program may have set; empty before the first change.
     set: Vec<String>,
+    /// This program sets it to these values again and again, without noting each.
+    #[serde(default)]
+    again: bool,
 }
 
 impl Setting {
     fn found(path: &Path) -> Option<Self> {
-        Some(Self { before: selected(path)?, set: Vec::new() })
+        Some(Self { before: selected(path)?, set: Vec::new(), again: false })
     }
 
     /// Gives the setting a value, if it has another; whether it has that then. The kernel may refuse the value, or grant a part of
@@ -64,7 +67,7 @@ impl Setting {
     }
 
     /// Whether a killed process may have left this value. The kernel changes the number of huge pages one by
-    /// one, and stops where it is killed: while it is `changing`, all between the noted numbers are possible.
+    /// one, and stops at a kill: while it may be changing, all between the noted numbers are possible.
     fn may_be(&self, path: &Path, value: &str, changing: bool) -> bool {
         let number = |value: &String| value.parse::<u64>().ok();
         let noted = || self.set.iter().filter_map(number);
@@ -73,7 +76,9 @@ impl Setting {
             value.is_some() && noted().min() <= value && value <= noted().max()
         };
         self.set.iter().any(|set| set == value)
-            || changing && path.file_name().is_some_and(|name| name == "nr_hugepages") && between()
+            || (changing || self.again)
+                && path.file_name().is_some_and(|name| name == "nr_hugepages")
+                && between()
     }
 
     /// Gives the setting its old value, as [`Self::give`] does.
@@ -113,8 +118,8 @@ impl Journal {
         Target::named(&self.file)?.write(&serde_json::to_vec(self)?)
     }
 
-    /// Notes that these settings have one of these values from now on. The follower may have any value while
-    /// they are `changing`.
+    /// Notes that these settings have one of these values from now on: until they are settled where they are
+    /// `changing` once, in which time the follower may have any value; else until the next change of each.
     ///
     /// # Errors
     /// A setting that cannot be read, or a journal that cannot be written.
@@ -124,7 +129,8 @@ impl Journal {
             let setting = self
                 .settings
                 .entry((*path).to_owned())
-                .or_insert_with(|| Setting { before: current.clone(), set: Vec::new() });
+                .or_insert_with(|| Setting { before: current.clone(), set: Vec::new(), again: false });
+            setting.again = !changing;
             setting.set =
                 std::iter::once(current).chain(values.iter().map(|&value| value.to_owned())).collect();
         }
@@ -224,7 +230,7 @@ impl Journal {
             let Found { path, setting, current, own, .. } = found;
             let before = if *own { setting.before.clone() } else { current.clone() };
             let set = setting.set.iter().chain([current, &before]).cloned().collect();
-            (path.clone(), Setting { before, set })
+            (path.clone(), Setting { before, set, again: false })
         };
         let noted = Self {
             at: self.at.clone(),

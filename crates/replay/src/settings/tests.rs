@@ -186,6 +186,17 @@ fn a_pool_that_a_killed_process_was_changing_is_put_back() {
         assert_eq!(selected(path).as_deref(), Some(expected), "{noted} {now}");
         assert!(!places.journal().exists());
     }
+    // The pool is set again and again, and other settings are between: killed while it grew, it was left at one of two pages.
+    fs::write(&pool, "3\n").unwrap();
+    fs::write(&other, "5\n").unwrap();
+    let mut journal = Journal::found([&pool, &other].into_iter(), &places.min_free, places.journal());
+    journal.expect(&[(&pool, &["0", "100"])], false).unwrap();
+    journal.expect(&[(&other, &["6"])], true).unwrap();
+    fs::write(&other, "6").unwrap();
+    journal.settle(std::iter::once(other.as_path())).unwrap();
+    fs::write(&pool, "37").unwrap();
+    drop(Settings::acquire(places).unwrap());
+    assert_eq!(selected(&pool).as_deref(), Some("3"));
     // It had grown, and was killed as it shrank again; a value from between is the user's where nothing was
     // changing.
     for (shrinks, expected) in [(true, "3"), (false, "37")] {

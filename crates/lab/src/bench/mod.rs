@@ -88,6 +88,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
     let mut rows = Vec::new();
+    if !args.smoke && args.only.is_empty() && args.rounds.is_none() {
+        let minutes: u64 = chosen.iter().map(|experiment| experiments::minutes(experiment.name)).sum();
+        say(format_args!("quire: this takes about {minutes} minutes on two CPUs"));
+    }
     for experiment in chosen {
         let scale = scale(experiment, args.smoke, args.rounds);
         let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link);

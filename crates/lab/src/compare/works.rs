@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::bench::experiment::Experiment;
 use crate::bench::experiments::{
-    clear, collapse, collapse_thp, hugetlb_pool, mapcount, mlock_gigantic, page_alloc, unmap,
+    self, clear, collapse, collapse_thp, hugetlb_pool, mapcount, mlock_gigantic, page_alloc, unmap,
 };
 use crate::bench::published::figures;
 
@@ -186,7 +186,7 @@ pub(crate) fn groups(only: &str) -> Result<Vec<Group>> {
             None => groups.push(Group {
                 experiment: work.experiment,
                 works: vec![work],
-                minutes: minutes_of(work.experiment.name),
+                minutes: experiments::minutes(work.experiment.name),
             }),
         }
     }
@@ -196,14 +196,4 @@ pub(crate) fn groups(only: &str) -> Result<Vec<Group>> {
         bail!("no system has `{only}` in its name: choose from {}", systems.join(", "));
     }
     Ok(groups)
-}
-
-/// How long all cases of an experiment took on two CPUs, eleven rounds each.
-fn minutes_of(experiment: &str) -> u64 {
-    match experiment {
-        "hugetlb-pool" | "mlock-gigantic" => 12,
-        "page-alloc" | "clear" => 8,
-        "unmap" => 5,
-        _ => 2,
-    }
 }

@@ -2,6 +2,7 @@
 
 pub mod cycles;
 pub mod machine;
+pub mod memory;
 pub(crate) mod pools;
 pub mod quiet;
 pub mod thp;

@@ -3,16 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use procfs::Current;
+use crate::host::memory;
 
 /// The usual mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Bytes that this process may still take without evicting other memory. An unreadable limit counts as none.
 pub(super) fn available() -> u64 {
-    let free = procfs::Meminfo::current().ok().and_then(|info| info.mem_available);
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    free.unwrap_or(u64::MAX).min(within_groups(&own, Path::new(GROUPS)))
+    memory::available().unwrap_or(u64::MAX).min(within_groups(&own, Path::new(GROUPS)))
 }
 
 /// Bytes within the memory controller's limits, of the group and all above it. `own` is `/proc/self/cgroup`.

@@ -34,14 +34,20 @@ struct Setting {
     before: String,
     /// The values that this program may have set; empty before the first change.
     set: Vec<String>,
-    /// This program sets it to these values again and again, without noting each.
+    /// The values that this program sets it to again and again, without noting each. They stay possible after noted changes:
+    /// one part of a run may still set them when another has ended and put the value back.
     #[serde(default)]
-    again: bool,
+    repeated: Vec<String>,
 }
 
 impl Setting {
     fn found(path: &Path) -> Option<Self> {
-        Some(Self { before: selected(path)?, set: Vec::new(), again: false })
+        Some(Self::with(selected(path)?))
+    }
+
+    /// Not changed yet.
+    fn with(before: String) -> Self {
+        Self { before, set: Vec::new(), repeated: Vec::new() }
     }
 
     /// Gives the setting a value, if it has another; whether it has that then. The kernel may refuse the value, or grant a part of
@@ -69,16 +75,18 @@ impl Setting {
     /// Whether a killed process may have left this value. The kernel changes the number of huge pages one by
     /// one, and stops at a kill: while it may be changing, all between the noted numbers are possible.
     fn may_be(&self, path: &Path, value: &str, changing: bool) -> bool {
-        let number = |value: &String| value.parse::<u64>().ok();
-        let noted = || self.set.iter().filter_map(number);
-        let between = || {
-            let value = number(&value.to_owned());
-            value.is_some() && noted().min() <= value && value <= noted().max()
+        let may_stop = |values: &[String]| {
+            let (noted, value) = (values.iter().filter_map(|value| number(value)), number(value));
+            value.is_some() && noted.clone().min() <= value && value <= noted.max()
         };
-        self.set.iter().any(|set| set == value)
-            || (changing || self.again)
-                && path.file_name().is_some_and(|name| name == "nr_hugepages")
-                && between()
+        self.set.iter().chain(&self.repeated).any(|set| set == value)
+            || is_pool(path) && (changing && may_stop(&self.set) || may_stop(&self.repeated))
+    }
+
+    /// Whether this is a pool that gets more pages when it is put back. The others come first: the pages that
+    /// they free may be what this one needs.
+    fn grows(&self, path: &Path, current: Option<&str>) -> bool {
+        is_pool(path) && current.and_then(number) < number(&self.before)
     }
 
     /// Gives the setting its old value, as [`Self::give`] does.
@@ -86,6 +94,15 @@ impl Setting {
         let before = self.before.clone();
         self.give(path, &before)
     }
+}
+
+/// Whether this setting is the number of pages in a pool.
+fn is_pool(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "nr_hugepages")
+}
+
+fn number(value: &str) -> Option<u64> {
+    value.parse().ok()
 }
 
 impl Journal {
@@ -119,20 +136,17 @@ impl Journal {
     }
 
     /// Notes that these settings have one of these values from now on: until they are settled where they are
-    /// `changing` once, in which time the follower may have any value; else until the next change of each.
+    /// `changing` once, in which time the follower may have any value; else until all is put back.
     ///
     /// # Errors
     /// A setting that cannot be read, or a journal that cannot be written.
     pub(super) fn expect(&mut self, changes: &[(&Path, &[&str])], changing: bool) -> Result<()> {
         for (path, values) in changes {
             let current = selected(path).ok_or_else(|| anyhow::anyhow!("it cannot be read"))?;
-            let setting = self
-                .settings
-                .entry((*path).to_owned())
-                .or_insert_with(|| Setting { before: current.clone(), set: Vec::new(), again: false });
-            setting.again = !changing;
-            setting.set =
-                std::iter::once(current).chain(values.iter().map(|&value| value.to_owned())).collect();
+            let setting =
+                self.settings.entry((*path).to_owned()).or_insert_with(|| Setting::with(current.clone()));
+            let noted = if changing { &mut setting.set } else { &mut setting.repeated };
+            *noted = std::iter::once(current).chain(values.iter().map(|&value| value.to_owned())).collect();
         }
         self.changing = changing;
         self.save()
@@ -159,7 +173,11 @@ impl Journal {
     /// back: it has these then, for the next start.
     pub(super) fn put_back(mut self) {
         self.note_putting_back();
-        self.settings.retain(|path, setting| !setting.put_back(path));
+        for last in [false, true] {
+            let later =
+                |path: &Path, setting: &Setting| setting.grows(path, selected(path).as_deref()) != last;
+            self.settings.retain(|path, setting| later(path, setting) || !setting.put_back(path));
+        }
         // Restored last: the kernel has changed it with the others.
         self.follower = self.follower.take().and_then(|(path, mut setting)| {
             let done = setting.put_back(&path);
@@ -172,8 +190,8 @@ impl Journal {
     pub(super) fn note_putting_back(&mut self) {
         let mut changes = false;
         for (path, setting) in &mut self.settings {
-            if selected(path).is_some_and(|current| current != setting.before) {
-                setting.set.push(setting.before.clone());
+            if let Some(current) = selected(path).filter(|current| *current != setting.before) {
+                setting.set.extend([current, setting.before.clone()]);
                 changes = true;
             }
         }
@@ -230,7 +248,7 @@ impl Journal {
             let Found { path, setting, current, own, .. } = found;
             let before = if *own { setting.before.clone() } else { current.clone() };
             let set = setting.set.iter().chain([current, &before]).cloned().collect();
-            (path.clone(), Setting { before, set, again: false })
+            (path.clone(), Setting { set, ..Setting::with(before) })
         };
         let noted = Self {
             at: self.at.clone(),
@@ -245,7 +263,8 @@ impl Journal {
         }
     }
 
-    fn put_back_own(mut self, there: Vec<Found>) -> Recovered {
+    fn put_back_own(mut self, mut there: Vec<Found>) -> Recovered {
+        there.sort_by_key(|found| (found.follows, found.setting.grows(&found.path, Some(&found.current))));
         let mut recovered = Recovered::default();
         if there.iter().any(Found::is_changed) {
             let told = format!("a run that was killed had changed settings, the last at {}", self.at);

@@ -197,6 +197,15 @@ fn a_pool_that_a_killed_process_was_changing_is_put_back() {
     fs::write(&pool, "37").unwrap();
     drop(Settings::acquire(places).unwrap());
     assert_eq!(selected(&pool).as_deref(), Some("3"));
+    // One of two parts of a run that set it again and again has ended, and emptied it; the other goes on.
+    let mut journal = Journal::found(std::iter::once(&pool), &places.min_free, places.journal());
+    journal.expect(&[(&pool, &["0", "100"])], false).unwrap();
+    journal.expect(&[(&pool, &["0"])], true).unwrap();
+    fs::write(&pool, "0").unwrap();
+    journal.settle(std::iter::once(pool.as_path())).unwrap();
+    fs::write(&pool, "37").unwrap();
+    drop(Settings::acquire(places).unwrap());
+    assert_eq!(selected(&pool).as_deref(), Some("3"));
     // It had grown, and was killed as it shrank again; a value from between is the user's where nothing was
     // changing.
     for (shrinks, expected) in [(true, "3"), (false, "37")] {
@@ -211,6 +220,32 @@ fn a_pool_that_a_killed_process_was_changing_is_put_back() {
         fs::write(&pool, "37").unwrap();
         drop(Settings::acquire(places).unwrap());
         assert_eq!(selected(&pool).as_deref(), Some(expected));
+    }
+}
+
+/// A page of 1 GiB may need the memory that the pool of 2 MiB pages has.
+#[test]
+fn pools_shrink_before_others_grow() {
+    let Copy { places, .. } = &copy();
+    let [large, small] =
+        ["1048576", "2048"].map(|kib| places.pools.join(format!("hugepages-{kib}kB/nr_hugepages")));
+    // A run that was killed leaves its lock file, too.
+    drop(Settings::acquire(places).unwrap());
+    for (before, grown, first) in [("2", "0", &small), ("0", "2", &large)] {
+        for (path, value) in [(&large, before), (&small, grown)] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
+        }
+        let both = || [&large, &small].into_iter();
+        let mut journal = Journal::found(both(), &places.min_free, places.journal());
+        journal
+            .expect(&both().map(|path| (path.as_path(), &["0", "2"][..])).collect::<Vec<_>>(), true)
+            .unwrap();
+        fs::write(&large, grown).unwrap();
+        fs::write(&small, before).unwrap();
+        let Ok(Left::PutBack(told)) = put_back_left(places) else { panic!("nothing was put back") };
+        assert!(told[1].contains(first.to_str().unwrap()), "{told:?}");
+        assert_eq!(both().map(|path| selected(path).unwrap()).collect::<Vec<_>>(), [before, grown]);
     }
 }
 

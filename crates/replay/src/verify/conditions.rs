@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use procfs::Current as _;
 use serde::Serialize;
 
 use crate::advise::{self, Asked};
+use crate::host::memory;
 use crate::host::pools::Pool;
 use crate::replay::FolioSet;
 use crate::settings::{Places, Settings};
@@ -100,6 +100,8 @@ impl Conditions {
         if let Some(set) = self.shmem {
             settings.shmem(&set.kib().collect::<Vec<_>>())?;
         }
+        // The pages of a pool are of no control group.
+        let available = || memory::available().unwrap_or(0);
         for (wanted, (name, kib)) in self.pools.0.iter().zip(POOLS).filter(|(pages, _)| **pages > 0) {
             fill(settings, places, available(), (name, kib), *wanted)?;
         }
@@ -141,11 +143,6 @@ impl Conditions {
 /// The directory of a pool.
 fn pool(places: &Places, kib: usize) -> PathBuf {
     places.pools.join(format!("hugepages-{kib}kB"))
-}
-
-/// Bytes that the machine can give without swapping. The pages of a pool are of no control group.
-fn available() -> u64 {
-    procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
 /// Makes a pool large enough for so many free pages that no mapping has reserved. The kernel would grant as

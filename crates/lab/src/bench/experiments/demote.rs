@@ -46,6 +46,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         &[
             "crates/lab/src/bench/arms/pool/",
             "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/replay/src/host/memory.rs",
             "crates/replay/src/host/thp.rs",
         ],
     ],

@@ -47,6 +47,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             "crates/lab/src/bench/arms/pool/",
             "crates/lab/src/bench/arms/clear/huge.rs",
             "crates/lab/src/bench/arms/churn/pieces.rs",
+            "crates/replay/src/host/memory.rs",
             "crates/replay/src/host/thp.rs",
         ],
     ],

@@ -32,7 +32,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "`fresh`: no block was ever in small pieces. `churned`: every second block of the memory has 8 movable \
          pages in use, and half of the pool's pages come from such blocks, whose pages move first (linux: in \
-         a mapping as large as the pool, 8 pages of every second 2 MiB stay in use). `/busy`: a thread of \
+         a mapping half as large as the pool, 8 pages of each 2 MiB stay in use; for `grow` it is made anew where \
+         the kernel has moved pages). `/busy`: a thread of \
          this process runs on the other CPU.",
         "Pages that join a pool are cleared only when used. Linux does more work: the system call, \
          statistics, compaction.",
@@ -52,7 +53,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`/Ncpus` (`--ipi-price N`): the arm spins in each broadcast for as long as one takes with N CPUs. With 2: 11 us, \
          measured here (`per-page` at `shrink/9000/fresh`, with `/busy` less without, November 2026). With 252: 276 us \
          (Kravetz's virtual machine, 2023: time to free, before less batched, by page). With 16 and 64: 25.8 and 76.7 us, \
-         on the straight line between; no published figure is known for them.",
+         on the straight line between; no published figure is known for them. These cases have 3000 pages, and 1000 at the highest price: a page waits for as many \
+         broadcasts in both, so that its time is the same, and that of the published 524288 pages is a multiple.",
         "`mask-tail` follows Shutsemau's series of February 2026 for Linux (version 7) but for one thing: there no page waits \
          for a grace period, here a page of 1 GiB that joins waits for one, since it hides the heads of the 2 MiB \
          pages that it was before (decision 61).",
@@ -119,6 +121,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         &[
             "crates/lab/src/bench/arms/pool/",
             "crates/lab/src/bench/arms/clear/huge.rs",
+            "crates/replay/src/host/memory.rs",
             "crates/replay/src/host/thp.rs",
         ],
     ],
@@ -131,31 +134,44 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let processors = (runner.cpus[0], runner.cpus.get(1).copied());
     let figures = published::figures("hvo")?;
     let mut cases = Vec::new();
+    let plain = |pages| Pools {
+        pages,
+        grow: true,
+        churned: false,
+        busy: false,
+        broadcast: Duration::ZERO,
+        processors,
+    };
+    let mut add = |spec: Pools, modifier: &str| {
+        cases.extend([true, false].map(|grow| case(Pools { grow, ..spec }, modifier)));
+    };
     for &pages in sizes {
+        add(plain(pages), "");
         // At the largest size only the scaling is of interest, and waits would take minutes.
         let small = pages < 100_000;
-        let plain =
-            Pools { pages, grow: true, churned: false, busy: false, broadcast: Duration::ZERO, processors };
-        let mut add = |spec: Pools, modifier: &str| {
-            cases.extend([true, false].map(|grow| case(Pools { grow, ..spec }, modifier)));
-        };
-        add(plain, "");
         if small && processors.1.is_some() {
-            add(Pools { busy: true, ..plain }, "/busy");
+            add(Pools { busy: true, ..plain(pages) }, "/busy");
         }
         if small {
-            add(Pools { churned: true, ..plain }, "");
+            add(Pools { churned: true, ..plain(pages) }, "");
         }
-        // Waits at one size are enough: they grow with the pages.
-        let priced = Some(pages) == sizes.iter().copied().filter(|pages| *pages < 100_000).max();
-        for &cpus in runner.price.cpus.iter().filter(|_| priced) {
-            if let Some(price) = price::broadcast(&figures, cpus) {
-                let broadcast = Duration::from_nanos(price as u64);
-                add(Pools { broadcast, ..plain }, &format!("/{cpus}cpus"));
-            }
+    }
+    for (pages, cpus) in priced(runner) {
+        if let Some(price) = price::broadcast(&figures, cpus) {
+            let broadcast = Duration::from_nanos(price as u64);
+            add(Pools { broadcast, ..plain(pages) }, &format!("/{cpus}cpus"));
         }
     }
     runner.measure(experiment, &cases, &mut pool::all())
+}
+
+/// The sizes and CPUs of the cases with a price: each price once, since the time for a page does not depend on how many
+/// there are, and the highest also with fewer pages, which shows that. With 9000 pages the waits alone took two minutes.
+fn priced(runner: &Runner) -> Vec<(u64, u16)> {
+    let (pages, fewer) = runner.scale.pick((20, None), (3000, Some(1000)));
+    let cpus = &runner.price.cpus;
+    let highest = fewer.into_iter().filter_map(|fewer| Some((fewer, *cpus.iter().max()?)));
+    cpus.iter().map(|&cpus| (pages, cpus)).chain(highest).collect()
 }
 
 fn case(spec: Pools, modifier: &str) -> Case<Pools> {

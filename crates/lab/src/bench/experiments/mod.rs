@@ -80,3 +80,15 @@ const _: () = {
         at += 1;
     }
 };
+
+/// How many minutes all cases of an experiment take on two CPUs, eleven rounds each.
+pub fn minutes(experiment: &str) -> u64 {
+    match experiment {
+        "mlock-gigantic" | "clear" => 8,
+        "hugetlb-pool" => 6,
+        "page-alloc" | "unmap" => 5,
+        "fork" => 4,
+        "churn" => 3,
+        _ => 2,
+    }
+}

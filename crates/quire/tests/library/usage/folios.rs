@@ -130,12 +130,13 @@ pub(crate) fn compare_folios(
         at = head.0 + frames;
     }
     for (number, mm) in spaces.iter().enumerate() {
-        let mut before = None;
-        for (count, leaf) in machine.leaves(mm.root()).into_iter().enumerate() {
-            // An answer reads all tables that map the folio: of its leaves in a row the first one is asked
-            // about, and a few others.
-            let folio = folio_of(manager, leaf.frame.0);
-            if before.replace(folio) == Some(folio) && count % APART != 0 {
+        let leaves = machine.leaves(mm.root());
+        let folios: Vec<_> = leaves.iter().map(|leaf| folio_of(manager, leaf.frame.0)).collect();
+        for (at, leaf) in leaves.iter().enumerate() {
+            // An answer reads all tables that map the folio: of its leaves in a row the first and the last one are
+            // asked about, and a few others.
+            let continues = |other: Option<usize>| other.and_then(|at| folios.get(at)) == Some(&folios[at]);
+            if continues(at.checked_sub(1)) && continues(Some(at + 1)) && at % APART != 0 {
                 continue;
             }
             // A large leaf of a file maps many folios of a frame: its last page may be of another one.

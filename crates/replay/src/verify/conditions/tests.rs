@@ -3,6 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
 use super::*;
+use crate::host::thp::selected;
 use crate::replay::parse_set;
 use crate::settings::one_at_a_time;
 
@@ -50,6 +51,27 @@ fn a_pool_that_the_machine_has_no_memory_for_is_not_asked_for() {
     wants(2).unwrap();
     drop(settings);
     assert_eq!(all(), Some(3));
+}
+
+#[test]
+fn what_was_set_before_a_refusal_is_put_back() {
+    let _alone = one_at_a_time();
+    let root = tempfile::tempdir().unwrap();
+    let places = pool_of(root.path(), 3, 2, 0);
+    let limit = places.settings.join("khugepaged/max_ptes_none");
+    for directory in [places.state.as_path(), limit.parent().unwrap()] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    fs::write(&limit, "511\n").unwrap();
+    let khugepaged = crate::advise::parse_khugepaged("max_ptes_none=0").ok();
+    let conditions = Conditions { khugepaged, shmem: parse_set("64K").ok(), ..Conditions::default() };
+    let settings = Settings::acquire(&places).unwrap();
+    let why = conditions.apply(&settings, &places).unwrap_err().to_string();
+    assert!(why.contains("no folios of 64 KiB for shared memory"), "{why}");
+    let limit = || selected(&limit);
+    assert_eq!(limit().as_deref(), Some("0"));
+    drop(settings);
+    assert_eq!(limit().as_deref(), Some("511"));
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use hosted::{Backing, Bare, Hosted, HostedConfig};
-use procfs::Current;
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::hugetlb::DescriptorPolicy;
@@ -16,6 +15,7 @@ use super::counts::{Counted, Counts};
 use crate::bench::experiment::Skip;
 use crate::bench::folio::Folio;
 use crate::bench::ours;
+use crate::host::memory;
 
 /// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
 pub(super) const SLACK: u64 = 256 << 20;
@@ -23,7 +23,7 @@ pub(super) const SLACK: u64 = 256 << 20;
 const MARKS_SHARE: u64 = 256;
 /// Bytes of the host that stay free.
 pub(super) const LEFT_FREE: u64 = 3 << 30;
-/// From so many pages on, the host has memory for one machine at a time: each repetition builds one, and does
+/// From so many pages on, the host may have memory for one machine at a time: each repetition builds one then, and does
 /// its work once before, so that the host's memory is there.
 const LARGE: u64 = 100_000;
 /// Frames that one leaf of the window describes.
@@ -60,6 +60,7 @@ impl Ground {
     ) -> Result<Self, Skip> {
         let pages = bytes / PAGE_BYTES;
         let touched = touched(policy, pages, moved, promised.get())?;
+        let keeps = pages < LARGE || is_kept(pages, moved, touched + promised.get());
         let window = if policy == DescriptorPolicy::InBlock { 0 } else { bytes / 24 };
         // Pages in use, pages that have moved, and as much again with an 8th: blocks with page tables cannot be
         // emptied, and the lowest zone keeps a reserve.
@@ -74,7 +75,7 @@ impl Ground {
         };
         let (gathered, promised) = (Cell::new(0), promised.clone());
         let mut ground = Self { config, kept: None, policy, gathered, touched: 0, promised };
-        if pages < LARGE {
+        if keeps {
             ground.kept = Some(ground.build()?);
             ground.touched = touched;
             ground.promised.set(ground.promised.get() + touched);
@@ -152,14 +153,18 @@ fn gather_window(machine: &Hosted, manager: &MemoryManager<'_, Bare>) -> u64 {
     gathered.count() as u64
 }
 
-/// Bytes that the host has available.
-pub(super) fn available() -> u64 {
-    procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
+/// Whether the host can keep this arm's machine, with which it has promised so many bytes, and still has memory for the
+/// arm that touches most, if it has that at all. To touch 16 GiB in each repetition takes minutes.
+fn is_kept(pages: u64, moved: u64, promised: u64) -> bool {
+    let most = needed(DescriptorPolicy::PerPage, pages, moved) + LEFT_FREE;
+    let available = memory::available().unwrap_or(0);
+    let beside = if most <= available { most } else { LEFT_FREE };
+    promised + beside <= available
 }
 
-/// Bytes of the host that will be touched beyond `promised`, if it has them: the window and frames that stand
-/// for several of its own, records, descriptors of split blocks, frames in use and those that they move to.
-fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> Result<u64, Skip> {
+/// Bytes of the host that will be touched: the window and frames that stand for several of its own, records, descriptors
+/// of split blocks, frames in use and those that they move to.
+fn needed(policy: DescriptorPolicy, pages: u64, moved: u64) -> u64 {
     let window = pages * PAGE_BYTES / 64;
     let window = match policy {
         DescriptorPolicy::InBlock => 0,
@@ -167,8 +172,16 @@ fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> R
         DescriptorPolicy::PerPage | DescriptorPolicy::Batched | DescriptorPolicy::MaskTail => 2 * window,
     };
     let pieces = if moved > 0 { pages * (2 + moved) * 4096 } else { 0 };
-    let touched = window + pieces + pages * 2048;
-    let available = available();
+    window + pieces + pages * 2048
+}
+
+/// Bytes of the host that will be touched beyond `promised`.
+///
+/// # Errors
+/// [`Skip`] when the host has not so many.
+fn touched(policy: DescriptorPolicy, pages: u64, moved: u64, promised: u64) -> Result<u64, Skip> {
+    let touched = needed(policy, pages, moved);
+    let available = memory::available().unwrap_or(0);
     if touched + promised + LEFT_FREE > available {
         let gib = |bytes: u64| bytes.div_ceil(1 << 30);
         return Err(Skip(format!(

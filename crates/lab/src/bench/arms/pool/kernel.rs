@@ -135,6 +135,11 @@ pub(super) fn check(size: HugeSize, wanted: u64) -> Result<(), Skip> {
     )))
 }
 
+/// Pages that the kernel has moved since its start.
+pub(super) fn pages_moved() -> Option<u64> {
+    field(&fs::read_to_string("/proc/vmstat").ok()?, "pgmigrate_success ")
+}
+
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(1)?.parse().ok()

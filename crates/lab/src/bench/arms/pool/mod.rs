@@ -22,7 +22,7 @@ pub use case::{Demotion, Pools, REQUEST, Way};
 /// Every arm of `hugetlb-pool`. The checksum of a repetition is the number of pages.
 pub fn all() -> Vec<Box<dyn Arm<Pools>>> {
     let mut arms = quire::all();
-    arms.extend(kernels().map(|kernel| Box::new(linux::Linux { kernel }) as Box<dyn Arm<Pools>>));
+    arms.extend(linux::all());
     arms
 }
 

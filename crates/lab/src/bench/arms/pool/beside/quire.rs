@@ -14,10 +14,11 @@ use super::{Memory, Resizing, WORKERS};
 use crate::bench::arms::churn::pieces::quire_piece;
 use crate::bench::arms::pool::case::PAGE_BYTES;
 use crate::bench::arms::pool::counts::Counts;
-use crate::bench::arms::pool::ground::{LEFT_FREE, SLACK, available};
+use crate::bench::arms::pool::ground::{LEFT_FREE, SLACK};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::Folio;
 use crate::bench::ours;
+use crate::host::memory;
 
 /// The machine of all arms. Its memory is populated before anything is timed, since the workers use frames
 /// that the pool gives back.
@@ -82,7 +83,7 @@ impl Quire {
             return Ok(machine.clone());
         }
         *kept = None;
-        if available() < bytes + LEFT_FREE {
+        if memory::available().unwrap_or(0) < bytes + LEFT_FREE {
             return Err(Skip(format!(
                 "the machine needs {} GiB, more than this host has available: free memory",
                 bytes.div_ceil(1 << 30)

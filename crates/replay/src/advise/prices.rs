@@ -58,12 +58,12 @@ impl Prices {
     /// Those for the trace with this header that `frames` replays with single frames; `file` has measured ones of this machine.
     ///
     /// # Errors
-    /// A file that was asked for and cannot be used.
+    /// A file that was asked for and cannot be used; no memory to measure in.
     pub(crate) fn of(frames: &Figures, header: &Header, file: Option<&Path>) -> anyhow::Result<Self> {
         let recorded = |kind: usize| recorded(frames, kind);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
-        let further_ns = calibrate::clearing_ns_per_frame();
+        let further_ns = calibrate::clearing_ns_per_frame()?;
         Ok(match calibrate::kernel_prices(file)? {
             Ok((path, measured)) => {
                 let here = measured.are_of(&header.kernel, &header.cpu);

@@ -17,7 +17,7 @@ const PASSES: usize = 50;
 pub(crate) fn walk_ns() -> Option<f64> {
     let chase = Chase::new();
     let single = chase.memory(Advice::NoHugePage)?;
-    let huge = chase.memory(Advice::HugePage).filter(is_huge)?;
+    let huge = chase.memory(Advice::HugePage).filter(|memory| is_huge(memory, PAGES * PAGE))?;
     // Other work on the machine only adds time.
     let least = |memory: &MmapMut| (0..PASSES).map(|_| chase.run(memory)).fold(f64::MAX, f64::min);
     Some((least(&single) - least(&huge)).max(0.0))
@@ -74,14 +74,14 @@ const fn place(page: u32) -> usize {
     page * PAGE + (page * 37 % 64) * 64
 }
 
-/// Whether all of the memory has huge pages.
-fn is_huge(memory: &MmapMut) -> bool {
+/// Whether so many bytes of the memory have huge pages.
+pub(super) fn is_huge(memory: &MmapMut, bytes: usize) -> bool {
     let start = memory.as_ptr() as u64;
     let smaps = procfs::process::Process::myself().and_then(|process| process.smaps());
     let maps = smaps.ok().into_iter().flatten();
     let mut around = maps.filter(|map| map.address.0 <= start && start < map.address.1);
     let huge = around.next().and_then(|map| map.extension.map.get("AnonHugePages").copied());
-    huge.is_some_and(|bytes| bytes >= (PAGES * PAGE) as u64)
+    huge.is_some_and(|found| found >= bytes as u64)
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
     fn every_page_is_visited_once() {
         let chase = Chase::new();
         let memory = chase.memory(Advice::NoHugePage).expect("memory");
-        assert!(!is_huge(&memory));
+        assert!(!is_huge(&memory, PAGES * PAGE));
         assert!(chase.run(&memory) > 0.0);
         let places: std::collections::BTreeSet<usize> = (0..PAGES as u32).map(place).collect();
         assert_eq!(places.len(), PAGES);

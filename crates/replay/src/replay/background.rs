@@ -242,13 +242,13 @@ fn look<'s, 'm: 's>(
     let mut moment = Moment::default();
     for space in spaces {
         let before = moment.resident;
+        let mut pages = space.touched.lookup();
         for leaf in machine.leaves(space.mm.root()) {
             // The page cache and the manager hold their frames (the zero page too) besides mappings.
             if manager.pages().frames().is_held(leaf.frame) {
                 continue;
             }
-            let touched =
-                (0..leaf.frames).filter(|page| space.touched.contains(leaf.addr.page() + page)).count();
+            let touched = (0..leaf.frames).filter(|page| pages.contains(leaf.addr.page() + page)).count();
             moment.resident += leaf.frames;
             moment.touched += touched as u64;
             moment.huge += if leaf.frames > 1 { leaf.frames } else { 0 };

@@ -12,8 +12,9 @@ use quire::manager::{Meminfo, MemoryManager};
 use quire::memmap::BlockState;
 use serde::Serialize;
 
-use super::frames::FrameSet;
-use super::parts::{Mapped, PartId, Parts};
+use super::frames::{FrameMap, FrameSet};
+use super::pages::Lookup;
+use super::parts::{MappedParts, PartId, PartLookup, Parts};
 use super::processes::{Key, Processes, Space};
 use super::verb::PAGE;
 
@@ -78,8 +79,8 @@ impl Peak {
         }
         let seen = Seen::of(machine, manager, spaces, parts.is_some());
         if let Some(parts) = parts {
-            let owned = seen.parts.iter().flatten();
-            parts.peak(owned.map(|(frame, part)| (*part, seen.touched.contains(*frame))), &seen.mapped);
+            let owned = seen.parts.iter().flat_map(FrameMap::iter);
+            parts.peak(owned.map(|(frame, part)| (part, seen.touched.contains(frame))), &seen.mapped);
         }
         let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
         let records = records(manager, &info);
@@ -128,13 +129,13 @@ impl Untouched {
         processes: &Processes<'_>,
     ) -> Self {
         let seen = Seen::of(machine, manager, processes.spaces(), false);
-        let is_untouched = |frame: Frame| seen.anonymous.contains(frame.0) && !seen.touched.contains(frame.0);
+        let untouched = seen.anonymous.without(&seen.touched);
         let of_space = |key: Key| {
             let leaves = machine.leaves(processes.get(key).mm.root());
-            let frames = leaves.iter().flat_map(|leaf| (0..leaf.frames).map(|step| leaf.frame.add(step)));
-            (key, frames.filter(|frame| is_untouched(*frame)).count() as u64)
+            let counts = leaves.iter().map(|leaf| untouched.count(leaf.frame.0, leaf.frame.0 + leaf.frames));
+            (key, counts.sum())
         };
-        let all = seen.anonymous.len() - seen.touched.len();
+        let all = untouched.len();
         let keys = if all > 0 { processes.keys() } else { Vec::new() };
         Self { all, each: keys.into_iter().map(of_space).collect() }
     }
@@ -149,9 +150,15 @@ struct Seen {
     /// Those among them that a program has touched and still maps.
     touched: FrameSet,
     /// The part of each private frame, if parts are observed.
-    parts: Option<HashMap<u64, Option<PartId>>>,
+    parts: Option<FrameMap<Option<PartId>>>,
     /// What is mapped of each part.
-    mapped: HashMap<PartId, Mapped>,
+    mapped: MappedParts,
+}
+
+/// Looks into the records of an address space.
+struct Records<'s> {
+    touched: Lookup<'s>,
+    parts: PartLookup<'s>,
 }
 
 impl Seen {
@@ -161,44 +168,50 @@ impl Seen {
         spaces: impl Iterator<Item = &'s Space<'m>>,
         by_part: bool,
     ) -> Self {
-        let mut seen = Self { parts: by_part.then(HashMap::new), ..Self::default() };
+        let mut seen = Self { parts: by_part.then(FrameMap::default), ..Self::default() };
         for space in spaces {
             for (part, bytes) in space.parts.bytes().filter(|_| by_part) {
-                seen.mapped.entry(part).or_default().bytes += bytes;
+                seen.mapped.of(part).bytes += bytes;
             }
+            let mut records = Records { touched: space.touched.lookup(), parts: space.parts.lookup() };
             for leaf in machine.leaves(space.mm.root()) {
                 for step in 0..leaf.frames {
-                    seen.frame(manager, leaf.frame.add(step), space, leaf.addr.page() + step);
+                    seen.frame(manager, leaf.frame.add(step), leaf.addr.page() + step, &mut records);
                 }
             }
         }
         seen
     }
 
-    fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, space: &Space<'_>, page: u64) {
+    fn frame(
+        &mut self,
+        manager: &MemoryManager<'_, Hosted>,
+        frame: Frame,
+        page: u64,
+        records: &mut Records<'_>,
+    ) {
         // The page cache and the manager hold their frames (the zero page too) besides mappings.
         if manager.pages().frames().is_held(frame) {
             return;
         }
         let block = frame.block();
-        let whole = manager.pages().memmap().block(block).state() == BlockState::Folio;
-        if self.anonymous.insert(frame.0) && whole {
+        let is_whole = || manager.pages().memmap().block(block).state() == BlockState::Folio;
+        if self.anonymous.insert(frame.0) && is_whole() {
             let first = block.first_frame().0;
             self.anonymous.insert_range(first, first + Order::BLOCK.frames());
             if let Some(parts) = &mut self.parts {
-                let part = space.parts.find(page);
-                (first..first + Order::BLOCK.frames())
-                    .for_each(|frame| _ = parts.entry(frame).or_insert(part));
+                let part = records.parts.find(page);
+                (first..first + Order::BLOCK.frames()).for_each(|frame| parts.insert_first(frame, part));
             }
         }
         if let Some(parts) = &mut self.parts {
-            let part = space.parts.find(page);
+            let part = records.parts.find(page);
             parts.insert(frame.0, part);
             if let Some(part) = part {
-                self.mapped.entry(part).or_default().present += PAGE;
+                self.mapped.of(part).present += PAGE;
             }
         }
-        if space.touched.contains(page) {
+        if records.touched.contains(page) {
             self.touched.insert(frame.0);
         }
     }

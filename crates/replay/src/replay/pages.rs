@@ -35,9 +35,12 @@ impl PageSet {
     }
 
     pub(super) fn contains(&self, page: u64) -> bool {
-        self.chunks
-            .get(&(page / CHUNK))
-            .is_some_and(|words| words[(page % CHUNK / 64) as usize] >> (page % 64) & 1 == 1)
+        self.lookup().contains(page)
+    }
+
+    /// Looks for many pages.
+    pub(super) const fn lookup(&self) -> Lookup<'_> {
+        Lookup { set: self, chunk: u64::MAX, words: None }
     }
 
     /// Adds the pages `first..end`.
@@ -164,6 +167,24 @@ impl PageSet {
     /// How many aligned ranges of 2 MiB have a member.
     pub(super) const fn chunks(&self) -> u64 {
         self.groups[ORDERS - 1]
+    }
+}
+
+/// Looks for pages of a set. It searches the tree once for neighbours that follow each other.
+pub(super) struct Lookup<'s> {
+    set: &'s PageSet,
+    /// The chunk of the last page, and its bitmap. No page has the number with which it begins.
+    chunk: u64,
+    words: Option<&'s [u64; WORDS]>,
+}
+
+impl Lookup<'_> {
+    pub(super) fn contains(&mut self, page: u64) -> bool {
+        let chunk = page / CHUNK;
+        if chunk != self.chunk {
+            (self.chunk, self.words) = (chunk, self.set.chunks.get(&chunk));
+        }
+        self.words.is_some_and(|words| words[(page % CHUNK / 64) as usize] >> (page % 64) & 1 == 1)
     }
 }
 

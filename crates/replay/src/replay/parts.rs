@@ -4,6 +4,7 @@
 //! heap of every `cc1` is one.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use quire::vm::{FaultKind, FaultOutcome, Remap};
 
@@ -91,6 +92,20 @@ pub(super) struct Mapped {
     pub(super) present: u64,
 }
 
+/// The same of all parts, by their numbers.
+#[derive(Default)]
+pub(super) struct MappedParts(Vec<Mapped>);
+
+impl MappedParts {
+    /// What the mappings of a part have.
+    pub(super) fn of(&mut self, part: PartId) -> &mut Mapped {
+        if part.0 >= self.0.len() {
+            self.0.resize(part.0 + 1, Mapped::default());
+        }
+        &mut self.0[part.0]
+    }
+}
+
 /// The mappings of one address space.
 #[derive(Clone, Default)]
 pub(super) struct PartMap {
@@ -99,6 +114,24 @@ pub(super) struct PartMap {
     pub(super) program: Option<PathId>,
     /// Anonymous mappings so far.
     anonymous: u32,
+}
+
+/// Looks for the parts of pages. It searches the tree once for the pages of a range.
+pub(super) struct PartLookup<'m> {
+    map: &'m PartMap,
+    /// Pages of which all have this part.
+    range: Range<u64>,
+    part: Option<PartId>,
+}
+
+impl PartLookup<'_> {
+    /// The part of a page.
+    pub(super) fn find(&mut self, page: u64) -> Option<PartId> {
+        if !self.range.contains(&page) {
+            (self.range, self.part) = self.map.around(page);
+        }
+        self.part
+    }
 }
 
 impl Parts {
@@ -137,12 +170,12 @@ impl Parts {
     pub(super) fn peak(
         &mut self,
         frames: impl Iterator<Item = (Option<PartId>, bool)>,
-        mapped: &HashMap<PartId, Mapped>,
+        mapped: &MappedParts,
     ) {
         let unknown = self.part(None, PartKind::Unknown, 0, false);
         for (at, part) in self.all.iter_mut().enumerate() {
             (part.resident, part.wasted) = (0, 0);
-            let mapped = mapped.get(&PartId(at)).copied().unwrap_or_default();
+            let mapped = mapped.0.get(at).copied().unwrap_or_default();
             (part.all_mapped, part.all_present) = (mapped.bytes, mapped.present);
         }
         for (part, touched) in frames {
@@ -293,6 +326,24 @@ impl PartMap {
     pub(super) fn find(&self, page: u64) -> Option<PartId> {
         let (_, (end, part)) = self.ranges.range(..=page).next_back()?;
         (page < *end).then_some(*part)
+    }
+
+    /// Looks for the parts of many pages.
+    pub(super) const fn lookup(&self) -> PartLookup<'_> {
+        PartLookup { map: self, range: 0..0, part: None }
+    }
+
+    /// The part of a page, and the pages around it that have the same, or none.
+    fn around(&self, page: u64) -> (Range<u64>, Option<PartId>) {
+        let below = self.ranges.range(..=page).next_back().map(|(first, (end, part))| (*first..*end, *part));
+        match below {
+            Some((range, part)) if range.contains(&page) => (range, Some(part)),
+            _ => {
+                let first = below.map_or(0, |(range, _)| range.end);
+                let end = self.ranges.range(page..).next().map_or(u64::MAX, |(next, _)| *next);
+                (first..end, None)
+            }
+        }
     }
 
     /// Gives the pages to a part; returns the range that they form with their neighbours.

@@ -2,6 +2,7 @@ use quire::arch::{Caches, ClearKernel};
 use quire::clear::Cost;
 use quire::platform::TouchHint;
 
+use super::super::walk::is_huge;
 use super::*;
 
 /// Figures that choose for 1 GiB a kernel that the suggestions never choose where there are others.
@@ -54,4 +55,27 @@ fn what_cannot_be_used_is_left_alone_and_told() {
     assert!(why.contains(place.to_str().unwrap()) && why.contains("calibrate anew"), "{why}");
     assert!(choose(Some(&place)).is_err());
     assert!(kept_in(None).why.unwrap().contains("--save FILE"));
+}
+
+#[test]
+fn clearing_takes_about_as_long_as_in_the_kernel() {
+    const HUGE: usize = 2 << 20;
+    const FAULTS: usize = 32;
+    let mut memory = MmapMut::map_anon((FAULTS + 1) * HUGE).unwrap();
+    let _ = memory.advise(Advice::HugePage);
+    let first = memory.as_ptr().align_offset(HUGE);
+    // The kernel clears a page of 2 MiB when its first byte is stored.
+    let faults = memory[first..first + FAULTS * HUGE].chunks_exact_mut(HUGE).map(|page| {
+        let start = Instant::now();
+        page[0] = 1;
+        std::hint::black_box(page);
+        start.elapsed().as_nanos() as f64 / (HUGE / 4096) as f64
+    });
+    let kernel = faults.fold(f64::MAX, f64::min);
+    if !is_huge(&memory, FAULTS * HUGE) {
+        println!("skipped: no huge pages here");
+        return;
+    }
+    let quick = quick_clearing_ns().unwrap();
+    assert!((0.5..2.0).contains(&(quick / kernel)), "{quick} ns, the kernel {kernel}");
 }

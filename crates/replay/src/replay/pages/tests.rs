@@ -45,6 +45,19 @@ fn ranges_come_and_go_as_in_a_plain_set() {
 }
 
 #[test]
+fn pages_are_found_in_any_order() {
+    let mut set = PageSet::default();
+    set.insert_range(510, 515);
+    [0, 2000, 2047].into_iter().for_each(|page| _ = set.insert(page));
+    let model: BTreeSet<u64> = set.pages_in(0, 10_000).collect();
+    assert_eq!(model.len(), 8);
+    let mut lookup = set.lookup();
+    for page in (0..3000).chain((0..3000).rev()).chain([510, 2000, 1024, 511, 2047, 2048]) {
+        assert_eq!(lookup.contains(page), model.contains(&page), "{page}");
+    }
+}
+
+#[test]
 fn runs_and_chunks_are_counted() {
     let mut set = PageSet::default();
     set.insert_range(510, 515);

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use quire::addr::{Order, VirtAddr};
 use quire::arch::Protection;
 use quire::vm::Placement;
@@ -47,6 +49,20 @@ impl Fixture {
 
 const A: Option<PartKind> = Some(PartKind::Anonymous(1));
 const B: Option<PartKind> = Some(PartKind::Anonymous(2));
+
+#[test]
+fn parts_of_many_pages_are_those_of_each() {
+    let mut fixture = Fixture::default();
+    [(2, 2), (4, 1), (9, 3), (14, 1)].into_iter().for_each(|(page, pages)| fixture.maps(page, pages));
+    let pages = || (0..20).map(|page| BASE / PAGE + page);
+    let mut lookup = fixture.map.lookup();
+    let mut found = BTreeSet::new();
+    for page in pages().chain(pages().rev()).chain([0, 11, 3, 9, 13, 14]) {
+        assert_eq!(lookup.find(page), fixture.map.find(page), "{page}");
+        found.insert(lookup.find(page).map(|part| part.0));
+    }
+    assert_eq!(found.len(), 4, "three parts and none");
+}
 
 #[test]
 fn writable_mappings_that_touch_are_one() {
@@ -125,7 +141,7 @@ fn memory_at_the_peak_belongs_to_its_part() {
     fixture.maps(0, 4);
     let part = fixture.map.find(BASE / PAGE);
     for _ in 0..2 {
-        fixture.parts.peak([(part, true), (part, false), (part, false)].into_iter(), &HashMap::new());
+        fixture.parts.peak([(part, true), (part, false), (part, false)].into_iter(), &MappedParts::default());
     }
     let part = &fixture.parts.end()[0];
     assert_eq!((part.resident, part.wasted), (3 * PAGE, 2 * PAGE));

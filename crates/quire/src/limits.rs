@@ -64,6 +64,9 @@ pub const AREA_REST: u32 = 32;
 /// Free frames of a block of movable frames in a tainted area from which on it changes over to other frames.
 pub const LEAST_FREE: u16 = 16;
 
+/// Blocks of a range that is added, removed or emptied that are changed between two reschedule points, at most.
+pub const RANGE_BLOCKS: u32 = 64;
+
 /// Blocks in a section, the unit in which block records are looked up: 1 GiB.
 pub const SECTION_BLOCKS: usize = 512;
 /// The largest physical address that a machine may name: 64 TiB.

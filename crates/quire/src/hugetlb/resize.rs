@@ -10,7 +10,7 @@ use super::{HugePools, HugeSize};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::HUGE_BATCH;
 use crate::page_alloc::{Folio, Gfp, NodePolicy, NodeSet, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 
 /// The outcome of a resize. Less than was asked for is no error.
@@ -331,7 +331,9 @@ fn batch_of(size: HugeSize) -> usize {
     }
 }
 
-/// Allocates huge pages from one node alone; returns how many it got.
+/// Allocates huge pages from one node alone; returns how many it got. If the node has less than it wants, the
+/// per-CPU lists are drained, and it tries once more (Linux: `__alloc_pages_direct_reclaim`). The caller holds no
+/// lock and is not pinned.
 pub(super) fn take_from_node<P: Platform>(
     pages: &PageAllocator<'_, P>,
     node: u8,
@@ -340,11 +342,19 @@ pub(super) fn take_from_node<P: Platform>(
 ) -> usize {
     let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node))).for_zeroes();
     let wanted = out.len();
-    let folios = pages.alloc_bulk(gfp, order, out);
-    let got = folios.len();
-    for folio in folios {
-        pages.store().keep_zeroes(folio.frame(), order);
-        pages.frames().make_huge(folio);
+    let take = |out: &mut [Frame]| {
+        let folios = pages.alloc_bulk(gfp, order, out);
+        let got = folios.len();
+        for folio in folios {
+            pages.store().keep_zeroes(folio.frame(), order);
+            pages.frames().make_huge(folio);
+        }
+        got
+    };
+    let mut got = take(out);
+    if got < wanted && pages.platform().context() == Context::Task {
+        pages.lists().drain_all();
+        got += take(&mut out[got..]);
     }
     pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
     pages.count(Stat::HtlbBuddyAllocFail, u64::from(got < wanted));

@@ -24,7 +24,7 @@ pub(crate) use block::{LIST_BYTES, LISTS};
 pub use block_mapcount::SmallMaps;
 pub use boot::{BootCell, BootRef, BootSlice};
 pub(crate) use boot::{BootMemory, BootTable, DeferredTable};
-pub(crate) use columns::{COUNTS_AT, TakenTables};
+pub(crate) use columns::{BLOCK_TABLES, COUNTS_AT, TakenTables};
 pub use columns::{Columns, FrameState};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use lanes::{LaneError, LaneWidth, Lanes};

@@ -31,8 +31,8 @@ thread_local! {
     static TURNS_TAKEN: Cell<u32> = const { Cell::new(0) };
     /// The atomic that every access changes in this interleaving.
     static TOUCHED: Cell<Option<&'static real::AtomicU32>> = const { Cell::new(None) };
-    /// Where threads sleep in this interleaving.
-    static BED: Cell<Option<&'static (Mutex<()>, Condvar)>> = const { Cell::new(None) };
+    /// Where threads sleep in this interleaving, and how many do.
+    static BED: Cell<Option<&'static (Mutex<u32>, Condvar)>> = const { Cell::new(None) };
 }
 
 pub(crate) fn set_orders(orders: Orders) {
@@ -53,16 +53,26 @@ pub(crate) fn turn() {
 pub(crate) fn start() {
     TURNS_TAKEN.set(0);
     TOUCHED.set(Some(Box::leak(Box::new(real::AtomicU32::new(0)))));
-    BED.set(Some(Box::leak(Box::new((Mutex::new(()), Condvar::new())))));
+    BED.set(Some(Box::leak(Box::new((Mutex::new(0), Condvar::new())))));
 }
 
 /// Sleeps until [`wake_sleepers`], unless the word has another value than `seen`. A thread that nothing wakes is
 /// a deadlock, which `loom` reports.
 pub(crate) fn sleep(word: &AtomicU32, seen: u32) {
     let (awake, bed) = BED.get().expect("an interleaving has begun");
-    let guard = awake.lock().expect("no thread panics meanwhile");
+    let mut asleep = awake.lock().expect("no thread panics meanwhile");
     if word.load(Ordering::Acquire) == seen {
-        drop(bed.wait(guard).expect("no thread panics meanwhile"));
+        *asleep += 1;
+        asleep = bed.wait(asleep).expect("no thread panics meanwhile");
+        *asleep -= 1;
+    }
+}
+
+/// Waits until so many threads sleep.
+pub(crate) fn wait_for_sleepers(count: u32) {
+    let (asleep, _) = BED.get().expect("an interleaving has begun");
+    while *asleep.lock().expect("no thread panics meanwhile") < count {
+        loom::thread::yield_now();
     }
 }
 

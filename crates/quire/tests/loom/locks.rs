@@ -4,12 +4,12 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::atomic::Orders::{NotTotal, Relaxed};
+use crate::atomic::Orders::{Kept, NotTotal, Relaxed};
 use crate::atomic::{self, AtomicU32, Ordering};
-use crate::holds_but_not;
 use crate::machine::Cpu;
 use crate::sync::{Rank, RawLock, RwLock, SpinLock};
 use crate::watched::Watched;
+use crate::{explore, holds_but_not};
 
 /// Runs `work` on three threads, each a CPU; CPU 2 is the model's own thread.
 fn three<T: Send + Sync + 'static>(
@@ -186,5 +186,28 @@ fn a_reader_that_sleeps_is_woken_when_it_is_admitted() {
                 }
             }
         });
+    });
+}
+
+/// The same behind a reader of everything, which said in the flag that it sleeps, and is not admitted. Both sleep
+/// before the writer goes on, which takes more preemptions than are tried where they may sleep or not.
+#[test]
+fn a_reader_that_sleeps_behind_another_is_woken_when_it_is_admitted() {
+    explore(Kept, || {
+        let lock: Arc<Parts> = Arc::new(RwLock::new(Rank::AddressSpace, [Watched::new(), Watched::new()]));
+        let reader = |cpu: u32, read: fn(&Parts, &Cpu)| {
+            let lock = lock.clone();
+            let reader = thread::spawn(move || read(&lock, &Cpu(cpu)));
+            atomic::wait_for_sleepers(cpu + 1);
+            reader
+        };
+        let mut value = lock.write(&Cpu(2));
+        value.iter().for_each(Watched::increment);
+        let waits = reader(0, |lock, cpu| lock.read(cpu).iter().for_each(|part| assert!(part.get() > 0)));
+        let passes = reader(1, |lock, cpu| assert!(lock.read_beside(cpu, || 1..2)[1].get() > 0));
+        value.admit(&(0..1));
+        passes.join().unwrap();
+        drop(value);
+        waits.join().unwrap();
     });
 }

@@ -81,9 +81,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return false;
         }
         let shape = Shape { blocks: 1, align: 1, order: Order::BLOCK };
-        self.frames().in_store(|| self.store().isolate(zone, number, 1));
+        self.store().isolate(zone, number, 1);
         let emptied = self.empty(zone, number, 1, move_out);
-        self.frames().in_store(|| self.store().end_isolation(zone, number, shape, false));
+        self.store().end_isolation(zone, number, shape, false);
         zone.isolated.give_back();
         emptied
     }

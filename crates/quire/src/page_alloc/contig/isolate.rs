@@ -196,9 +196,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         shape: Shape,
         move_out: &mut impl FnMut(FrameRange),
     ) -> bool {
-        self.frames().in_store(|| self.store().isolate(zone, first, shape.blocks));
+        self.store().isolate(zone, first, shape.blocks);
         let emptied = self.empty(zone, first, shape.blocks, move_out);
-        let taken = self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        let taken = self.store().end_isolation(zone, first, shape, emptied);
         self.count(if taken { Stat::ContigAllocSuccess } else { Stat::ContigAllocFail }, 1);
         taken
     }
@@ -257,7 +257,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 return true;
             }
             let survey = || {
-                let (aside, stuck) = self.frames().in_store(|| self.survey(zone, first, blocks));
+                let (aside, stuck) = self.survey(zone, first, blocks);
                 zone.isolated.aside.store(aside as i64, Ordering::Relaxed);
                 stuck
             };
@@ -281,7 +281,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             self.platform().reschedule_point();
         }
         self.lists().drain_all();
-        self.frames().in_store(|| self.survey(zone, first, blocks));
+        self.survey(zone, first, blocks);
         self.store().collected(zone, first) == blocks
     }
 
@@ -289,7 +289,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// neither free, mapped nor held: these are on a list, or cannot be moved.
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
-        for number in (first.0..first.0 + blocks).map(BlockNumber) {
+        self.store().each_in_stretches(first, blocks, |number| {
             self.store().merge_isolated(zone, number);
             let block = self.frames().memmap.block(number);
             block.lock(self.platform());
@@ -301,7 +301,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 state => stuck |= state == BlockState::Listed,
             }
             block.unlock(self.platform());
-        }
+        });
         (free + u64::from(self.store().collected(zone, first)) * BLOCK_FRAMES as u64, stuck)
     }
 }

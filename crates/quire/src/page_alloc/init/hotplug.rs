@@ -23,7 +23,8 @@ use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Adds memory that was announced at start-up, or removed since. `zeroed` promises that it reads as zero.
-    /// Updates the watermarks of all zones.
+    /// Updates the watermarks of all zones. Invokes a reschedule point after each
+    /// [`RANGE_BLOCKS`](crate::limits::RANGE_BLOCKS) blocks: the caller holds no lock and is not pinned.
     ///
     /// # Safety
     /// Invariant 1 starts here for `range`: the memory is there, and only this allocator uses it, until
@@ -34,7 +35,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// changed then.
     pub unsafe fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
         let (first, end) = blocks_of_range(range)?;
-        let blocks = || (first.0..end.0).map(BlockNumber);
+        let blocks = || self.store().in_stretches(first, end.0 - first.0);
         for number in blocks() {
             if self.frames().memmap.get(number).is_none() || self.store().zone_around(number).is_none() {
                 return Err(HotplugError::NotExpected);
@@ -43,9 +44,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for number in blocks() {
             if !self.frames().change_state(number, BlockState::Absent, BlockState::Whole) {
                 // Nothing else changes a block that is whole and in no pool.
-                (first.0..number.0).for_each(|number| {
-                    self.frames().memmap.block(BlockNumber(number)).set_state(BlockState::Absent);
+                self.store().in_stretches(first, number.0 - first.0).for_each(|number| {
+                    self.frames().memmap.block(number).set_state(BlockState::Absent);
                 });
+                self.note_areas(first, number);
                 return Err(HotplugError::Present);
             }
         }
@@ -57,11 +59,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             self.frames()
                 .in_store(|| zone.put_blocks(self.platform(), &self.frames().memmap, number, 1, known));
             zone.add_free(BLOCK_FRAMES as i64);
-            let completes = number.add(1) == end || number.add(1).0.is_multiple_of(SECTION_BLOCKS as u32);
-            if completes && self.is_whole_area(zone, number) {
-                zone.areas.mend(number);
-            }
         }
+        self.note_areas(first, end);
         self.present.fetch_add(range.count, Ordering::SeqCst);
         self.update_marks();
         Ok(())
@@ -69,7 +68,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Removes memory of one range of the machine. `move_out` moves what is in use there, as for
     /// [`Self::alloc_contig_moving`]. No frame of it is handed out from the call on; after a successful
-    /// return the allocator does not touch the memory any more. The caller holds no lock and is not pinned.
+    /// return the allocator does not touch the memory any more. Reschedule points as in [`Self::add_memory`].
     ///
     /// # Errors
     /// [`HotplugError`].
@@ -79,7 +78,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         mut move_out: impl FnMut(FrameRange),
     ) -> Result<(), HotplugError> {
         let (first, end) = blocks_of_range(range)?;
-        let blocks = || (first.0..end.0).map(BlockNumber);
+        let blocks = || self.store().in_stretches(first, end.0 - first.0);
         for number in blocks() {
             let block = self.frames().memmap.get(number).ok_or(HotplugError::Absent)?;
             match block.state() {
@@ -102,21 +101,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return Err(HotplugError::InUse);
         }
         let shape = Shape { blocks: count, align: 1, order: Order::BLOCK };
-        self.frames().in_store(|| self.store().isolate(zone, first, count));
+        self.store().isolate(zone, first, count);
         let emptied = self.empty(zone, first, count, &mut move_out);
-        let taken = self.frames().in_store(|| self.store().end_isolation(zone, first, shape, emptied));
+        let taken = self.store().end_isolation(zone, first, shape, emptied);
         zone.isolated.give_back();
         if !taken {
             return Err(HotplugError::InUse);
         }
         for number in blocks() {
             let block = self.frames().memmap.block(number);
-            zone.areas.cut(number);
             block.lock(self.platform());
             block.reset();
             block.set_state(BlockState::Absent);
             block.unlock(self.platform());
         }
+        self.note_areas(first, end);
         zone.managed.fetch_sub(range.count, Ordering::Relaxed);
         zone.present.fetch_sub(range.count, Ordering::SeqCst);
         self.present.fetch_sub(range.count, Ordering::SeqCst);
@@ -124,17 +123,39 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Whether all of the area of 1 GiB around a block is memory of this zone, and no part of it holds tables.
-    fn is_whole_area(&self, zone: &Zone, block: BlockNumber) -> bool {
-        let start = block.0 - block.0 % SECTION_BLOCKS as u32;
-        (start..start + SECTION_BLOCKS as u32).map(BlockNumber).all(|number| {
-            let here = self.store().zone_around(number).is_some_and(|around| around.number == zone.number);
-            here && self.frames().memmap.get(number).is_some_and(|block| match block.state() {
+    /// Notes of each area of 1 GiB in which these blocks lie whether it is complete. They have changed before.
+    fn note_areas(&self, first: BlockNumber, end: BlockNumber) {
+        let areas = first.0 / SECTION_BLOCKS as u32..end.0.div_ceil(SECTION_BLOCKS as u32);
+        for start in areas.map(|area| area * SECTION_BLOCKS as u32) {
+            let inside = BlockNumber(start.max(first.0));
+            let Some(zone) = self.store().zone_around(inside) else { continue };
+            // Another call may change other blocks of the area meanwhile. The one that writes last looks again.
+            let mut whole = self.is_whole_area(zone, BlockNumber(start));
+            loop {
+                zone.areas.set_whole(inside, whole);
+                let now = self.is_whole_area(zone, BlockNumber(start));
+                if now == whole {
+                    break;
+                }
+                whole = now;
+            }
+            self.platform().reschedule_point();
+        }
+    }
+
+    /// Whether all of the area of 1 GiB from this block on is memory of one range of the zone, and no part of it holds
+    /// tables.
+    fn is_whole_area(&self, zone: &Zone, first: BlockNumber) -> bool {
+        let numbers = (first.0..first.0 + SECTION_BLOCKS as u32).map(BlockNumber);
+        let is_there = |number| {
+            self.frames().memmap.get(number).is_some_and(|block| match block.state() {
                 BlockState::Absent | BlockState::Metadata => false,
                 BlockState::Small => is_complete(block),
                 _ => true,
             })
-        })
+        };
+        let in_one_range = zone.region_from(self.platform(), first) >= SECTION_BLOCKS as u32;
+        in_one_range && { numbers }.all(is_there)
     }
 
     /// Whether a block has frames in use that cannot move. A frame on a per-CPU list counts as one, so the lists are

@@ -191,7 +191,9 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             }
             self.take_from_pool(layout, range.node, number);
             self.frames().memmap.block(number).set_state(BlockState::Metadata);
-            self.store().zones[layout.zone_of(number.first_frame(), range.node)].areas.cut(number);
+            self.store().zones[layout.zone_of(number.first_frame(), range.node)]
+                .areas
+                .set_whole(number, false);
         }
         let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
         self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));

@@ -51,7 +51,8 @@ pub enum Violation {
         /// The zone's index.
         zone: u8,
     },
-    /// A zone's count of tainted blocks in an area is not what its blocks say. The area's first block.
+    /// A zone's count of tainted blocks in an area is not what its blocks say: the area's first block. Or a block is
+    /// tainted that is not in small pieces or in no area.
     Tainted(BlockNumber),
     /// A frame that is free and known to be zero is not.
     NotZero(Frame),
@@ -192,16 +193,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     fn validate_areas(&self, zone: &Zone) -> Result<(), Violation> {
         let tainted = |block: &Block| block.columns().is_some_and(Columns::is_tainted);
-        let mut counted = 0;
         for (first, count) in zone.areas.tainted_blocks() {
             let numbers = (first.0..first.0 + SECTION_BLOCKS as u32).map(BlockNumber);
             let blocks = numbers.filter_map(|number| self.frames().memmap.get(number));
             let found = blocks.filter(|block| block.zone() == usize::from(zone.number) && tainted(block));
             ensure(found.count() == usize::from(count), Violation::Tainted(first))?;
-            counted += usize::from(count);
         }
-        let found = self.small_blocks(zone).filter(|block| tainted(block)).count();
-        ensure(counted == found, Violation::Tainted(BlockNumber(0)))
+        let mut ours = self
+            .frames()
+            .memmap
+            .blocks()
+            .filter(|(_, block)| block.zone() == usize::from(zone.number) && tainted(block));
+        ours.try_for_each(|(number, block)| {
+            let right = block.state() == BlockState::Small && zone.areas.cover(number);
+            ensure(right, Violation::Tainted(number))
+        })
     }
 
     /// Reads all memory that is free and known to be zero, while nothing is under way.

@@ -4,6 +4,7 @@ use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::limits::BLOCK_FRAMES;
+use crate::memmap::BLOCK_TABLES;
 use crate::nodes::NodePolicy;
 use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::pcp::level::{self as pcp, CpuLists};
@@ -17,6 +18,9 @@ use crate::page_alloc::store::zone::Zone;
 use crate::platform::{Context, Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
+
+/// The fewest frames that count as free of a block in small pieces that can become whole: its own tables do not.
+const FREE_BLOCK: u64 = (BLOCK_FRAMES - BLOCK_TABLES) as u64;
 
 impl<P: FramePlatform> Requests<'_, P> {
     /// Allocates a folio. Its contents are whatever was there. With a constant order and request, only the
@@ -120,7 +124,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             return false;
         }
         // A larger request may be served by a spare block that gives up its tables, too.
-        let wanted = order.frames().min(BLOCK_FRAMES as u64);
+        let wanted = order.frames().min(FREE_BLOCK);
         let all = &self.store().zones;
         let most = all.iter().map(Zone::free_frames).max().unwrap_or(0);
         let is_short = |&number: &u8| {
@@ -128,7 +132,7 @@ impl<P: FramePlatform> Requests<'_, P> {
             zone.allowance(gfp.urgency, gfp.zone) < wanted
         };
         // Where no zone has so many frames, the marks of those that may serve need no look.
-        most < wanted || most < BLOCK_FRAMES as u64 && zones.iter().all(is_short)
+        most < wanted || most < FREE_BLOCK && zones.iter().all(is_short)
     }
 
     /// Drains this CPU's lists some frames at a time and tries again: once, unless they rest, or if thorough until they

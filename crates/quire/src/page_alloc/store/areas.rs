@@ -12,16 +12,14 @@
 //!
 //! An area that cannot be a page of 1 GiB in any case is *cut*: a part of it is no memory, is not there yet or
 //! any more, belongs to another zone or to a second range, or contains tables from start-up. It counts as
-//! tainted before any frame of it is in use. Memory that is added completes an area, even where two ranges meet
-//! in it, which then counts as untainted though it is no page. A frame that goes bad does not cut one: only a
-//! tainted block keeps its mark for it. Calls that add and remove parts of one area at the same time may leave
-//! the wrong word.
+//! tainted before any frame of it is in use. Memory that is added may complete an area. A frame that goes bad
+//! does not cut one: only a tainted block keeps its mark for it.
 //!
 //! Folios of whole blocks have no mark, nor have frames that a caller names by number.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use crate::addr::{BlockNumber, FrameRange, Order};
 use crate::limits::{AREA_REST, AREAS_PASSED, SECTION_BLOCKS};
@@ -46,8 +44,8 @@ pub(in crate::page_alloc) struct Areas {
     rest: AtomicU32,
     /// The smallest order of a search that found none: smaller ones do not rest.
     rest_order: AtomicU8,
-    /// Whether some had a few free frames: then a search may take the first of these.
-    few: AtomicBool,
+    /// Meanwhile those for orders below this one take the first block with a few free frames.
+    few_below: AtomicU8,
     /// The block behind the last one that was taken so.
     resumes_at: AtomicU32,
 }
@@ -56,8 +54,8 @@ impl Areas {
     /// The areas from number `first` on, by their words ([`Self::first_word`]).
     pub(in crate::page_alloc) fn new(first: u32, words: BootSlice<AtomicU16>) -> Self {
         let [last, next, rest, resumes_at] = [const { AtomicU32::new(0) }; 4];
-        let (rest_order, few) = (AtomicU8::new(0), AtomicBool::new(false));
-        Self { first, words, last, next, rest, rest_order, few, resumes_at }
+        let [rest_order, few_below] = [const { AtomicU8::new(0) }; 2];
+        Self { first, words, last, next, rest, rest_order, few_below, resumes_at }
     }
 
     /// The first area in which these pieces of memory lie, and how many there are up to the last.
@@ -84,14 +82,15 @@ impl Areas {
         (block.0 / AREA_BLOCKS).wrapping_sub(self.first) as usize
     }
 
-    /// Notes that the area of a block cannot be a page of 1 GiB.
-    pub(in crate::page_alloc) fn cut(&self, block: BlockNumber) {
-        self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_or(CUT, Ordering::Relaxed));
-    }
-
-    /// Notes that the area of a block can be a page of 1 GiB again, since all of it is there.
-    pub(in crate::page_alloc) fn mend(&self, block: BlockNumber) {
-        self.words.get(self.index_of(block)).inspect(|word| _ = word.fetch_and(!CUT, Ordering::Relaxed));
+    /// Notes whether the area of a block can be a page of 1 GiB, since all of it is there. Blocks that another CPU
+    /// changed before it called this for the area are seen changed afterwards.
+    pub(in crate::page_alloc) fn set_whole(&self, block: BlockNumber, whole: bool) {
+        let Some(word) = self.words.get(self.index_of(block)) else { return };
+        if whole {
+            word.fetch_and(!CUT, Ordering::AcqRel);
+        } else {
+            word.fetch_or(CUT, Ordering::AcqRel);
+        }
     }
 
     /// Notes that a block in small pieces serves an unmovable or reclaimable request. Under the block's lock.
@@ -134,14 +133,17 @@ impl Areas {
         self.is_tainted(self.index_of(block))
     }
 
-    /// The first `count` tainted areas that a search tries, by their index: the one in which a block was tainted
-    /// last, and then others in turn.
-    pub(in crate::page_alloc) fn to_try(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
-        let last = self.last.load(Ordering::Relaxed) as usize;
+    /// The first `count` tainted areas, by their index: this one, and then others in turn.
+    fn in_turn_from(&self, first: usize, count: usize) -> impl Iterator<Item = usize> + '_ {
         let (next, all) = (self.next.load(Ordering::Relaxed) as usize, self.words.len());
         let others = (0..all.min(AREAS_PASSED)).map(move |step| (next + step) % all);
-        let order = core::iter::once(last).chain(others.filter(move |&index| index != last));
+        let order = core::iter::once(first).chain(others.filter(move |&index| index != first));
         order.filter(|&index| self.is_tainted(index)).take(count)
+    }
+
+    /// The first `count` tainted areas that a search tries, from the one in which a block was tainted last.
+    pub(in crate::page_alloc) fn to_try(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        self.in_turn_from(self.last.load(Ordering::Relaxed) as usize, count)
     }
 
     /// The blocks of an area.
@@ -162,9 +164,24 @@ impl Areas {
         false
     }
 
-    /// Where a search that rests looks for the first block with a few free frames; `None` if it should not.
-    pub(in crate::page_alloc) fn resumes_at(&self) -> Option<u32> {
-        self.few.load(Ordering::Relaxed).then(|| self.resumes_at.load(Ordering::Relaxed))
+    /// The areas in which a search that rests looks for the first block with a few free frames, each once: from
+    /// where the last one ended on to the end of its area, then that area's start, then others. `None` if it
+    /// should not look.
+    pub(in crate::page_alloc) fn to_resume(
+        &self,
+        order: Order,
+        count: usize,
+    ) -> Option<impl Iterator<Item = (usize, Range<u32>)> + '_> {
+        let from = self.resumes_at.load(Ordering::Relaxed);
+        let looks = order.get() < self.few_below.load(Ordering::Relaxed);
+        looks.then(|| {
+            let areas = self.in_turn_from(self.index_of(BlockNumber(from)), count);
+            areas.flat_map(move |index| {
+                let all = self.blocks(index);
+                let middle = if all.contains(&from) { from } else { all.start };
+                [(index, middle..all.end), (index, all.start..middle)]
+            })
+        })
     }
 
     /// Notes which block such a search found.
@@ -174,10 +191,16 @@ impl Areas {
 
     /// Notes that a search for an order found no block with many free frames, but with a `few` of them or not.
     pub(in crate::page_alloc) fn found_little(&self, order: Order, few: bool) {
-        let resting = self.rest.swap(AREA_REST, Ordering::Relaxed) > 0;
-        let known = if resting { self.rest_order.load(Ordering::Relaxed) } else { u8::MAX };
-        self.rest_order.store(known.min(order.get()), Ordering::Relaxed);
-        self.few.store(few, Ordering::Relaxed);
+        let lower = |below: &AtomicU8| below.fetch_min(order.get(), Ordering::Relaxed);
+        if self.rest.swap(AREA_REST, Ordering::Relaxed) == 0 {
+            // What the rest before has found counts no more.
+            self.rest_order.store(u8::MAX, Ordering::Relaxed);
+            self.few_below.store(u8::MAX, Ordering::Relaxed);
+        }
+        lower(&self.rest_order);
+        if !few {
+            lower(&self.few_below);
+        }
     }
 
     /// Notes that a search found no block at all, up to this area, or none that is tainted: the next one begins
@@ -186,6 +209,11 @@ impl Areas {
         let passed = || self.next.load(Ordering::Relaxed) as usize + AREAS_PASSED;
         let next = last.map_or_else(passed, |last| last + 1);
         self.next.store((next % self.words.len().max(1)) as u32, Ordering::Relaxed);
+    }
+
+    /// Whether a block lies in one of the areas.
+    pub(in crate::page_alloc) fn cover(&self, block: BlockNumber) -> bool {
+        self.index_of(block) < self.words.len()
     }
 
     /// How many areas are not cut, and how many of these are tainted.

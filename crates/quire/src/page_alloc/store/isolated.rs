@@ -5,11 +5,12 @@
 //!
 //! # Protocol
 //!
-//! Three structures allocate frames, and the range is written to each, in this order: here, for a search that
-//! holds a block's lock and is about to take from it; to each shard's index, which no longer lists such
-//! blocks; to the pool, which gives up its free ones. Then each block's lock is taken and given back once: a
-//! search that held it before is done, and one that takes it later sees the range here. From then on only the
-//! per-CPU lists, which are drained, can have frames of the range.
+//! Three structures allocate frames, and the range is written to each, in this order: to the pool, which gives
+//! up its free ones, some at a time; here, for a search that holds a block's lock and is about to take from it;
+//! to each shard's index, which no longer lists such blocks. Then each block's lock is taken and given back
+//! once: a search that held it before is done, and one that takes it later sees the range here. From then on
+//! only the per-CPU lists, which are drained, can have frames of the range. The pool comes first, and last where
+//! the range is given back: a search that splits blocks of the pool never finds one that it may not take from.
 //!
 //! A block is collected exactly once, since none is allocated: a free one under the pool's lock when it is
 //! isolated, any other when it is put into the pool. A mark in its record says so, under the pool's lock.
@@ -93,11 +94,15 @@ impl Isolated {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Names the blocks, or none.
+    /// Names the blocks.
     pub(in crate::page_alloc) fn set(&self, first: BlockNumber, blocks: u32) {
         let end = first.0 + blocks;
-        let range = if blocks == 0 { 0 } else { u64::from(first.0) << 32 | u64::from(end) };
-        self.range.store(range, Ordering::Release);
+        self.range.store(u64::from(first.0) << 32 | u64::from(end), Ordering::Release);
         self.aside.store(0, Ordering::Relaxed);
+    }
+
+    /// Names no block any more.
+    pub(in crate::page_alloc) fn end(&self) {
+        self.range.store(0, Ordering::Release);
     }
 }

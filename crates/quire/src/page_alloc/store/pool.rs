@@ -248,10 +248,14 @@ impl Pool {
         self.collected += 1;
     }
 
-    /// Isolates blocks of the region. Free ones are collected at once, and stay known to be zero.
-    pub(in crate::page_alloc) fn isolate(&mut self, memmap: &MemMap, first: BlockNumber, blocks: u32) {
-        (self.isolated, self.collected) = (first.0..first.0 + blocks, 0);
-        for number in self.isolated.clone() {
+    /// Isolates blocks of the region from `first` on, or more of them. Free ones are collected at once, and stay
+    /// known to be zero.
+    pub(in crate::page_alloc) fn isolate(&mut self, memmap: &MemMap, first: BlockNumber, more: Range<u32>) {
+        if more.start == first.0 {
+            self.collected = 0;
+        }
+        self.isolated = first.0..more.end;
+        for number in more {
             let bit = (number - self.origin) as usize;
             if !self.is_taken(bit) {
                 self.take_bits(bit, 1);
@@ -261,20 +265,27 @@ impl Pool {
         }
     }
 
-    /// Ends the isolation. If all blocks were collected and are `wanted`, they are the caller's; else those that
-    /// were become free. Returns whether they are the caller's.
-    pub(in crate::page_alloc) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) -> bool {
-        let wanted = wanted && self.collected as usize == self.isolated.len();
-        for number in core::mem::take(&mut self.isolated).map(BlockNumber) {
+    /// Ends the isolation if all blocks were collected. They are the caller's then, and marked as collected.
+    pub(in crate::page_alloc) fn take_isolated(&mut self) -> bool {
+        let all = self.collected as usize == self.isolated.len();
+        if all {
+            self.isolated = 0..0;
+        }
+        all
+    }
+
+    /// Ends the isolation of the first blocks of the range: those that were collected become free.
+    pub(in crate::page_alloc) fn give_back(&mut self, memmap: &MemMap, blocks: Range<u32>) {
+        debug_assert_eq!(self.isolated.start, blocks.start);
+        self.isolated.start = blocks.end;
+        for number in blocks.map(BlockNumber) {
             let next = &memmap.block(number).next;
             if next.load(Ordering::Relaxed) == COLLECTED {
                 next.store(0, Ordering::Relaxed);
-                if !wanted {
-                    self.put_run(number, 1, self.was_zero(number));
-                }
+                self.collected -= 1;
+                self.put_run(number, 1, self.was_zero(number));
             }
         }
-        wanted
     }
 
     fn put_run(&mut self, first: BlockNumber, blocks: u32, zeroed: bool) {

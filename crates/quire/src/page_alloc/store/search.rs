@@ -20,7 +20,6 @@
 //! Without grouping a block serves every request.
 
 use core::cmp::Reverse;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Order};
@@ -30,7 +29,7 @@ use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::shard::ShardIndex;
-use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::zone::{SplitFrom, Zone};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
@@ -87,9 +86,9 @@ impl<P: FramePlatform> Store<'_, P> {
         if search.mobility != Mobility::Movable {
             return own.or_else(|| self.find_immovable(zone, search));
         }
-        own.or_else(|| self.split_whole(zone, search, true, None))
+        own.or_else(|| self.split_whole(zone, search, true, SplitFrom::All))
             .or_else(|| other_shards(zone, search).find_map(|shard| self.find_in_group(zone, shard, search)))
-            .or_else(|| self.split_whole(zone, search, false, None))
+            .or_else(|| self.split_whole(zone, search, false, SplitFrom::All))
             .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
     }
 
@@ -103,7 +102,7 @@ impl<P: FramePlatform> Store<'_, P> {
     ) -> Option<BlockNumber> {
         self.look(zone, shard, search, |index| {
             let found = index.smallest(search.mobility, search.order).map(|(_, found)| found);
-            // A spare elsewhere would taint another area; the last step finds it in the index.
+            // A spare elsewhere would taint another area.
             let serves =
                 |&spare: &BlockNumber| search.mobility == Mobility::Movable || zone.areas.has_taint(spare);
             found.or_else(|| self.free_spare(zone, shard, search.order).filter(serves))
@@ -120,8 +119,13 @@ impl<P: FramePlatform> Store<'_, P> {
             })
         };
         any(search.home)
-            .or_else(|| self.split_whole(zone, search, false, None))
+            .or_else(|| self.split_whole(zone, search, false, SplitFrom::All))
             .or_else(|| other_shards(zone, search).find_map(any))
+    }
+
+    /// The spare of the searcher's shard if it is entirely free, whatever its area.
+    pub(in crate::page_alloc) fn own_spare(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        self.look(zone, search.home, search, |_| self.free_spare(zone, search.home, search.order))
     }
 
     /// A shard's spare if it is entirely free: it serves any group, but no order for which its tables leave
@@ -203,13 +207,13 @@ impl<P: FramePlatform> Store<'_, P> {
     }
 
     /// Splits a whole block into small pieces, in the searcher's shard. `spares_last`: not one of the last
-    /// whole blocks, which are taken when all else is used. `among`: one of these blocks.
+    /// whole blocks, which are taken when all else is used.
     pub(in crate::page_alloc) fn split_whole(
         &self,
         zone: &Zone,
         search: Search,
         spares_last: bool,
-        among: Option<Range<u32>>,
+        among: SplitFrom,
     ) -> Option<BlockNumber> {
         let (pool, number, zeroed) = zone.take_block(self.frames.platform, search, spares_last, among)?;
         let (block, shard) = (self.frames.memmap.block(number), &zone.shards[search.home].0);

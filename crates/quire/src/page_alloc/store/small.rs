@@ -12,7 +12,6 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
-use crate::arch::expect_changes;
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, FrameMask};
@@ -91,9 +90,6 @@ impl<P: FramePlatform> Store<'_, P> {
             block.unlock(self.frames.platform);
             return None;
         }
-        if search.listed {
-            self.expect_next(block);
-        }
         let mut got = 0;
         let lock = || shard.0.lock(self.frames.platform);
         if zone.isolated.contains(number) {
@@ -110,16 +106,6 @@ impl<P: FramePlatform> Store<'_, P> {
         self.frames.count(Stat::BlockLock, 1);
         zone.add_free(-((got as i64) << search.order.get()));
         Some(got)
-    }
-
-    /// Prefetches the record of the block behind this one on its shard's list, from which a list that is refilled takes
-    /// next where memory is full of holes.
-    #[inline]
-    fn expect_next(&self, block: &Block) {
-        let next = block.next.load(Ordering::Relaxed).checked_sub(1).map(BlockNumber);
-        if let Some(record) = next.and_then(|next| self.frames.memmap.get_main(next)) {
-            expect_changes(core::ptr::from_ref(record).cast(), Block::FREED_BYTES);
-        }
     }
 
     /// Lets searches find all that a block has, after its free groups changed. Under the block's lock.

@@ -9,10 +9,12 @@
 //! 2. from a block of its group in another shard, whose free blocks count only in tainted areas;
 //! 3. one of the last whole blocks of a tainted area;
 //! 4. from a block of movable frames in a tainted area, if at least a quarter of the block is free;
-//! 5. any whole block, unless those are short, rather one of a tainted area; another may taint its area;
+//! 5. unless whole blocks are short, one of a tainted area that 1 did not reach; or its shard's free block; or
+//!    any whole one. The last two may taint an area;
 //! 6. from a block of the other group whose frames do not move, which is tainted too;
 //! 7. from a block as in 4, with [`LEAST_FREE`] free frames or more;
-//! 8. one of the last whole blocks, and then from the block of another group with the largest free group.
+//! 8. as in 5, however few whole blocks there are, and then from the block of another group with the largest
+//!    free group.
 //!
 //! A block of 4 or 7 changes over to the requester's group, whatever is in use in it: its movable frames leave
 //! it one by one, and their places stay in a tainted area. That of 4 is the first of which half is free, or
@@ -23,8 +25,12 @@
 //! A search tries [`AREAS_TRIED`] areas, one in an interrupt, and looks at each record of them at most once.
 //! If no block was a quarter free, the next [`AREA_REST`](crate::limits::AREA_REST) searches of its order or
 //! more leave step 4 out, or fewer where another area becomes tainted. For step 7 they go on from block to
-//! block: each takes the first with [`LEAST_FREE`] free frames. If none behind the last one has so many in a
-//! row as the request needs, they leave out both, smaller requests too.
+//! block: each takes the first with [`LEAST_FREE`] free frames. If none has so many, or none so many in a
+//! row as the request needs, those of its order or more leave out both.
+//!
+//! A search in an interrupt may find a block that the interrupted code has locked, here as in an index. It
+//! finds the same one each time, so it does not look again: the request fails in this zone, as where no memory
+//! is.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -36,7 +42,7 @@ use crate::memmap::BlockState;
 use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::search::{Search, other_shards};
-use crate::page_alloc::store::zone::Zone;
+use crate::page_alloc::store::zone::{SplitFrom, Zone};
 use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
@@ -55,7 +61,7 @@ impl<P: FramePlatform> Store<'_, P> {
         let areas = if search.wait { AREAS_TRIED } else { 1 };
         let split = |spares_last| {
             let mut areas = zone.areas.to_try(areas).map(|area| zone.areas.blocks(area));
-            areas.find_map(|blocks| self.split_whole(zone, search, spares_last, Some(blocks)))
+            areas.find_map(|blocks| self.split_whole(zone, search, spares_last, SplitFrom::Area(blocks)))
         };
         let elsewhere =
             || other_shards(zone, search).find_map(|shard| self.find_in_group(zone, shard, search));
@@ -71,11 +77,22 @@ impl<P: FramePlatform> Store<'_, P> {
         found
             .filter(|&(free, _)| free >= QUARTER)
             .map(take)
-            .or_else(|| self.split_whole(zone, search, true, None))
+            .or_else(|| self.find_free(zone, search, true))
             .or_else(|| self.find_in_groups(zone, search, &[alike]))
             .or_else(|| few().map(take))
-            .or_else(|| self.split_whole(zone, search, false, None))
+            .or_else(|| self.find_free(zone, search, false))
             .or_else(|| self.find_in_groups(zone, search, &search.mobility.fallbacks()))
+    }
+
+    /// A whole block, or the own shard's free one: a request that comes and goes then splits and merges none.
+    /// `keep_some`: not if whole blocks are short.
+    fn find_free(&self, zone: &Zone, search: Search, keep_some: bool) -> Option<BlockNumber> {
+        if keep_some && zone.is_short(self.frames.platform, search.wait) {
+            return None;
+        }
+        self.split_whole(zone, search, keep_some, SplitFrom::Alike)
+            .or_else(|| self.own_spare(zone, search))
+            .or_else(|| self.split_whole(zone, search, keep_some, SplitFrom::All))
     }
 
     /// Changes a block of movable frames over to the searcher's group, if the search may wait.
@@ -110,12 +127,9 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// The first block as in step 7, from where the last search for one ended.
     fn first_of_few(&self, zone: &Zone, search: Search, areas: usize) -> Option<Candidate> {
-        let from = zone.areas.resumes_at()?;
         let mut last = None;
-        for area in zone.areas.to_try(areas) {
-            let all = zone.areas.blocks(area);
-            let start = if all.contains(&from) { from } else { all.start };
-            if let Some(found) = self.scan(zone, search, start..all.end, LEAST_FREE) {
+        for (area, blocks) in zone.areas.to_resume(search.order, areas)? {
+            if let Some(found) = self.scan(zone, search, blocks, LEAST_FREE) {
                 zone.areas.resume_behind(found.1);
                 return Some(found);
             }

@@ -27,6 +27,17 @@ pub(in crate::page_alloc) struct Wanted {
     pub(in crate::page_alloc) wait: bool,
 }
 
+/// Which whole blocks a search may split.
+#[derive(Clone, PartialEq, Eq)]
+pub(in crate::page_alloc) enum SplitFrom {
+    /// Those of an area, which are these.
+    Area(Range<u32>),
+    /// Those of areas that are tainted if the frames cannot move, or untainted if they can.
+    Alike,
+    /// All, but rather one of such an area.
+    All,
+}
+
 /// A value on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
@@ -136,14 +147,13 @@ impl Zone {
     }
 
     /// Takes one whole block to split, and returns its region's pool as well. `keep_some`: not from regions that
-    /// have as few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says. `among`: one of these blocks, which are an
-    /// area's. Without them, rather one of an area that is tainted if and only if the frames cannot move.
+    /// have as few as [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
     pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
         &self,
         platform: &P,
         search: Search,
         keep_some: bool,
-        among: Option<Range<u32>>,
+        among: SplitFrom,
     ) -> Option<(&SpinLock<Pool>, BlockNumber, bool)> {
         let movable = search.mobility == Mobility::Movable;
         let from_pools = |avoids: bool| {
@@ -154,14 +164,23 @@ impl Zone {
                 }
                 let avoided = |block| avoids && self.areas.has_taint(block) == movable;
                 let taken = match &among {
-                    Some(blocks) => pool.take_among(blocks, search.contents),
-                    None => pool.take_outside(search.contents, avoided),
+                    SplitFrom::Area(blocks) => pool.take_among(blocks, search.contents),
+                    SplitFrom::Alike | SplitFrom::All => pool.take_outside(search.contents, avoided),
                 };
                 taken.map(|(number, zeroed)| (lock, number, zeroed))
             })
         };
         let taken = from_pools(true);
-        if taken.is_none() && among.is_none() { from_pools(false) } else { taken }
+        if taken.is_none() && among == SplitFrom::All { from_pools(false) } else { taken }
+    }
+
+    /// Whether whole blocks are short in all regions, or in those whose locks are free if the search may not wait.
+    pub(in crate::page_alloc) fn is_short<P: FramePlatform>(&self, platform: &P, wait: bool) -> bool {
+        let mut pools = self
+            .pools
+            .iter()
+            .filter_map(|pool| if wait { Some(pool.lock(platform)) } else { pool.try_lock(platform) });
+        !pools.any(|pool| !pool.is_short())
     }
 
     /// Frees whole blocks into the pools of their regions, all or none known to be zero; collects isolated ones.

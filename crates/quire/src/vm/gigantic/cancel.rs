@@ -41,7 +41,7 @@ impl<P: Platform> Cancellation<'_, '_, P> {
     fn cancel_pieces(self, chosen: impl Fn(&Folio) -> Pieces) -> u64 {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let cleared: [Option<Cleared>; GIGANTIC_CLEARS] = core::array::from_fn(|slot| {
-            let folio = folios[slot].as_mut().filter(|folio| !folio.is_of_pool())?;
+            let folio = folios[slot].as_mut().filter(|folio| !folio.is_hugetlb())?;
             folio.cancel(chosen(folio));
             self.gigantic_clears().take_cleared(&mut folios[slot])
         });

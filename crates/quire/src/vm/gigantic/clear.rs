@@ -63,7 +63,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
 
     fn claim_ahead(self) -> Option<Piece> {
         self.gigantic_clears().lock(self.platform()).iter_mut().enumerate().find_map(|(slot, folio)| {
-            let folio = folio.as_mut().filter(|folio| !folio.is_of_pool())?;
+            let folio = folio.as_mut().filter(|folio| !folio.is_hugetlb())?;
             Some(folio.claim(slot, folio.next_ahead()?))
         })
     }

@@ -33,6 +33,7 @@ use crate::platform::Platform;
 use crate::tlb::MmuGather;
 use crate::vm::fault::flags::leaf_flags;
 use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::pool::PoolClears;
 use crate::vm::gigantic::state::{Folio, NO_OWNER, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
@@ -248,9 +249,9 @@ impl<P: Platform> FileFaults<'_, '_, P> {
     }
 }
 
+/// Makes a piece ready that is zero and not claimed.
 fn take_ready<P: Platform>(memory: &MmShared<'_, P>, folio: &mut Folio, index: usize) {
-    memory.pages().frames().forget_block_zeroes(folio.frame, index as u32);
-    folio.claimed.insert(index);
+    PoolClears::of(memory).take_piece(folio, index);
     folio.done.insert(index);
 }
 

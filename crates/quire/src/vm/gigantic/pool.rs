@@ -79,7 +79,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
             let mut folios = self.gigantic_clears().lock(self.platform());
             let mut slots = folios.iter_mut().enumerate().skip(after);
             let work = slots.find_map(|(slot, folio)| {
-                let folio = folio.as_mut().filter(|folio| folio.is_of_pool() && chosen(folio))?;
+                let folio = folio.as_mut().filter(|folio| folio.is_hugetlb() && chosen(folio))?;
                 Some((slot, self.next_work(slot, folio, &mut busy)?))
             });
             drop(folios);
@@ -145,7 +145,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     fn claim_to_map(self, piece: &Piece) -> bool {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let Some(folio) = folios[piece.slot].as_mut() else { return false };
-        let same = folio.is_of_pool() && (folio.owner, folio.base) == (piece.owner, piece.base);
+        let same = folio.is_hugetlb() && (folio.owner, folio.base) == (piece.owner, piece.base);
         let zero = || self.pages().frames().is_block_zero(piece.folio, piece.index as u32);
         let claims = same && folio.frame == piece.folio && !folio.claimed.contains(piece.index) && zero();
         if claims {
@@ -155,7 +155,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     }
 
     /// Claims a piece that is zero and not claimed.
-    fn take_piece(self, folio: &mut Folio, index: usize) {
+    pub(super) fn take_piece(self, folio: &mut Folio, index: usize) {
         self.pages().frames().forget_block_zeroes(folio.frame, index as u32);
         folio.claimed.insert(index);
     }
@@ -270,7 +270,7 @@ impl<P: Platform> PoolClears<'_, '_, P> {
     ) -> Result<(), Cancelled> {
         let around = |folio: &Folio| FrameRange::folio(folio.frame, Order::GIGANTIC).contains(frame);
         while self.gigantic_clears().any()
-            && let Some(folio) = self.first(|folio| folio.is_of_pool() && around(folio))
+            && let Some(folio) = self.first(|folio| folio.is_hugetlb() && around(folio))
         {
             self.advance_all(around, &stop)?;
             if !folio.is_of_file()
@@ -365,7 +365,7 @@ impl<'a, P: Platform> PoolFaults<'a, '_, P> {
 
     fn find(self, folios: &mut Folios, base: VirtAddr) -> Option<(usize, &mut Folio)> {
         let owner = self.mapper.number();
-        let own = |folio: &&mut Folio| folio.is_of_pool() && (folio.owner, folio.base) == (owner, base);
+        let own = |folio: &&mut Folio| folio.is_hugetlb() && (folio.owner, folio.base) == (owner, base);
         folios.iter_mut().enumerate().find_map(|(slot, folio)| Some((slot, folio.as_mut().filter(own)?)))
     }
 

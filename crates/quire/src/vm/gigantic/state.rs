@@ -146,7 +146,8 @@ impl Folio {
         Self { owner, family, base, frame, claimed, done, cancelled, zero, touched: 0, source }
     }
 
-    pub(super) fn is_of_pool(&self) -> bool {
+    /// Whether it is a page of a pool of huge pages, of a task's memory or of a file.
+    pub(super) fn is_hugetlb(&self) -> bool {
         self.source != Source::Allocated
     }
 
@@ -162,7 +163,7 @@ impl Folio {
     /// Whether it is a page of a pool that this address space maps in the range.
     pub(super) fn is_pool_page_in(&self, owner: u64, range: VirtRange) -> bool {
         let whole = VirtRange::from_len(self.base, PageSize::Size1G.bytes());
-        self.is_of_pool() && self.owner == owner && whole.overlaps(range)
+        self.is_hugetlb() && self.owner == owner && whole.overlaps(range)
     }
 
     pub(super) fn used_reservation(&self) -> bool {
@@ -215,7 +216,7 @@ impl Folio {
     /// The folio, if all its pieces are done.
     pub(super) fn cleared(&self) -> Option<Cleared> {
         let Self { owner, family, base, frame, .. } = *self;
-        (self.done == Pieces::ALL && !self.is_of_pool()).then_some(Cleared { owner, family, base, frame })
+        (self.done == Pieces::ALL && !self.is_hugetlb()).then_some(Cleared { owner, family, base, frame })
     }
 }
 

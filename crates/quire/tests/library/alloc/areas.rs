@@ -12,16 +12,16 @@ use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency, Verdict};
 use quire::stats::Stat;
 use testkit::{order, ranges_of};
 
-const GIB: u64 = 1 << 30;
+pub(super) const GIB: u64 = 1 << 30;
 const AREA_FRAMES: u64 = GIB / 4096;
 /// What fills memory, eight frames each.
 const FOLIO: u8 = 3;
 const USER: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
-type Pages<'m> = PageAllocator<'m, Hosted>;
+pub(super) type Pages<'m> = PageAllocator<'m, Hosted>;
 
 /// A machine with so many areas above 4 GiB. The first contains the tables.
-fn with_areas<R>(areas: u64, test: impl FnOnce(&Pages<'_>) -> R) -> R {
+pub(super) fn with_areas<R>(areas: u64, test: impl FnOnce(&Pages<'_>) -> R) -> R {
     let ranges = vec![MemoryRange::new(4 * GIB, areas * GIB)];
     let machine = HostedConfig::sparse(GIB).with_ranges(ranges).build().unwrap();
     machine.run_on(CpuId(0), || {
@@ -68,7 +68,7 @@ fn areas_of(frames: &[Frame]) -> BTreeSet<u64> {
 }
 
 /// The complete areas, and those of them that are tainted.
-fn counted(pages: &Pages<'_>) -> (u64, u64) {
+pub(super) fn counted(pages: &Pages<'_>) -> (u64, u64) {
     let groups = pages.free_groups().next().unwrap();
     (groups.areas, groups.tainted)
 }
@@ -190,6 +190,38 @@ fn a_spare_that_served_twice_is_untainted_when_it_is_whole() {
     });
 }
 
+/// A large block of frames that cannot move comes and goes, where all tainted areas are full: its CPU's free block
+/// serves it each time, without being made whole and split again.
+#[test]
+fn a_block_that_comes_and_goes_in_an_untainted_area_stays_in_pieces() {
+    with_areas(3, |pages| {
+        // Both areas behind the one with the tables are free, and all else is in use.
+        let mut kept = age(pages, |_| false);
+        let (free, rest): (Vec<_>, Vec<_>) = kept.iter().partition(|frame| frame.0 / AREA_FRAMES > 4);
+        kept = rest;
+        pages.free_bulk_raw(order(FOLIO), &free).unwrap();
+        pages.lists().drain_all();
+        let stat = |which| pages.lists().stat(which);
+        let counts = || [Stat::BlockSplit, Stat::BlockMerge, Stat::MobilityScanned].map(stat);
+        let pair = || {
+            // Not by the lists, which would keep it.
+            let mut frame = [Frame(0)];
+            assert_eq!(pages.alloc_bulk_raw(Gfp::KERNEL, order(8), &mut frame), 1);
+            assert_eq!(counted(pages), (2, 1));
+            pages.free_bulk_raw(order(8), &frame).unwrap();
+            frame[0]
+        };
+        let first = pair();
+        assert_eq!(counted(pages), (2, 0));
+        let [splits, merges, scanned] = counts();
+        (0..100).for_each(|_| assert_eq!(pair(), first));
+        // The search that finds the free block looks at the tainted area before. Later ones find it in the index.
+        let looks = SECTION_BLOCKS as u64;
+        assert_eq!(counts(), [splits, merges, scanned + looks], "splits, merges, and records that were read");
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+    });
+}
+
 /// Where no block of a tainted area has much to give, searches for one are short and rare.
 #[test]
 fn a_search_in_vain_is_bounded() {
@@ -255,6 +287,12 @@ fn spares_of_untainted_areas_are_left_to_movable_frames() {
         freed.sort_unstable_by_key(|frame| (frame.0 / AREA_FRAMES == 4, *frame));
         pages.free_bulk_raw(order(FOLIO), &freed).unwrap();
         assert_eq!(counted(&pages), (cpus as u64, 0));
+        // What is free in pieces outside of the first area, beyond the rest behind the tables.
+        let info = pages.memory_info();
+        let whole: u64 = pages.zone_info().map(|zone| zone.whole_blocks).sum();
+        let halves = freed.iter().filter(|frame| frame.0 / AREA_FRAMES == 4).count() << FOLIO;
+        let spares = info.available() - whole * BLOCK_FRAMES as u64 - halves as u64;
+        assert!(spares >= 2 * (BLOCK_FRAMES as u64 - 2), "{spares} frames of free blocks in pieces");
     });
     let frames = (0..cpus).fold(Vec::new(), |mut frames, cpu| {
         frames.extend(machine.run_on(CpuId(cpu as u32), || storm(&pages, 2000)));
@@ -304,6 +342,23 @@ fn a_search_for_less_does_not_rest() {
     });
 }
 
+/// Nor do searches for little where blocks have only a little: a large request does not end these.
+#[test]
+fn searches_for_little_go_on_beside_larger_ones() {
+    with_areas(4, |pages| {
+        let kept = age(pages, |number| [5, 20, 40].contains(&number));
+        let mut frames = Vec::new();
+        for _ in 0..40 {
+            let large = pages.alloc_raw(Gfp::KERNEL, order(FOLIO + 1));
+            assert_eq!(large, Err(AllocError::OutOfMemory));
+            // The area with the tables has three times as many.
+            frames.extend(storm(pages, AREA_FRAMES / BLOCK_FRAMES as u64 * 3 / 16));
+        }
+        assert_eq!(areas_of(&frames), BTreeSet::from([4]));
+        free_all(pages, frames, &kept);
+    });
+}
+
 /// Four areas that can be no page are full, and only a fifth behind a complete one has whole blocks.
 #[test]
 fn whole_blocks_of_tainted_areas_come_first_however_many_there_are() {
@@ -330,23 +385,6 @@ fn whole_blocks_of_tainted_areas_come_first_however_many_there_are() {
         let frames = storm(&pages, 2000);
         assert_eq!(areas_of(&frames), BTreeSet::from([9]));
         free_all(&pages, frames, &kept);
-    });
-}
-
-#[test]
-fn an_area_that_is_not_there_yet_is_no_page() {
-    let ranges = vec![MemoryRange::new(4 * GIB, 2 * GIB)];
-    let machine = HostedConfig::sparse(GIB).with_ranges(ranges).build().unwrap();
-    machine.run_on(CpuId(0), || {
-        let all = ranges_of(&machine)[0];
-        let [here, late] = [4, 5].map(|area| FrameRange::new(Frame(area * AREA_FRAMES), AREA_FRAMES));
-        let [ranges, later] = [here, late].map(|frames| quire::page_alloc::MemoryRange { frames, ..all });
-        let config = AllocatorConfig::default();
-        let pages = hosted::raw::page_allocator_with_later(&machine, &[ranges], &[later], config).unwrap();
-        assert_eq!(counted(&pages), (0, 0));
-        pages.add_memory_raw(late, false).unwrap();
-        assert_eq!(counted(&pages), (1, 0));
-        pages.validate().unwrap();
     });
 }
 

@@ -1,5 +1,6 @@
 //! Page frames, ranges of them and small objects on a hosted machine, without address spaces.
 
+mod area_parts;
 mod areas;
 mod contig;
 mod drain;

@@ -185,3 +185,28 @@ fn each_cpu_rests_by_itself() {
         give(allocator, held);
     });
 }
+
+/// All memory is in use but a block in small pieces, which has descriptors of its own. It is made whole for a request that
+/// needs all of it.
+#[test]
+fn a_free_block_gives_up_its_own_tables_for_a_larger_request() {
+    with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
+        let mut blocks: Vec<Frame> =
+            core::iter::from_fn(|| allocator.alloc_raw(THOROUGH, Order::BLOCK).ok()).collect();
+        let rest = take_all(allocator);
+        allocator.lists().drain_all();
+        let block = blocks.pop().unwrap();
+        // Past the lists, which stay empty.
+        allocator.free_bulk_raw(Order::BLOCK, &[block]).unwrap();
+        let mut frames = [Frame(0); BLOCK_FRAMES - 8];
+        assert_eq!(allocator.alloc_bulk_raw(THOROUGH, Order::FRAME, &mut frames), frames.len());
+        allocator.describe(frames[0]).unwrap();
+        allocator.describe(frames[frames.len() - 1]).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
+        let whole = || allocator.zone_info().map(|zone| zone.whole_blocks).sum::<u64>();
+        assert_eq!((allocator.memory_info().free, whole()), (BLOCK_FRAMES as u64 - 2, 0));
+        assert_eq!(allocator.alloc_raw(THOROUGH, Order::BLOCK), Ok(block));
+        blocks.push(block);
+        give(allocator, blocks.into_iter().map(|block| (block, Order::BLOCK)).chain(rest));
+    });
+}

@@ -33,6 +33,8 @@ pub struct Summary {
     pub populated: (u64, u64),
     /// Mappings that were there before the recording attached, and the bytes of their present pages.
     pub before: (u64, u64),
+    /// What DAMON told, once for each interval and process.
+    pub accesses: u64,
     /// Records that are missing.
     pub lost: u64,
     /// Time of the first and the last event.
@@ -72,6 +74,7 @@ impl Summary {
                 self.vforks += u64::from(*kind == ForkKind::SharedMemory);
             }
             EventKind::ThreadStart { .. } => self.threads += 1,
+            EventKind::Accesses(_) => self.accesses += 1,
             EventKind::Lost { records } => self.lost += records,
             EventKind::Syscall(call) => {
                 let (count, time) = self.calls.entry(call.call).or_default();
@@ -219,6 +222,9 @@ impl fmt::Display for Recorded {
         let calls: Vec<String> =
             summary.calls.iter().map(|(call, (count, _))| format!("{} {count}", call.name())).collect();
         write!(out, "  calls: {}", if calls.is_empty() { "none".to_owned() } else { calls.join(", ") })?;
+        if summary.accesses > 0 {
+            write!(out, "\n  accesses: {} intervals of DAMON", summary.accesses)?;
+        }
         if !self.unprivileged.is_empty() {
             let names = self.unprivileged.join(", ");
             write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;

@@ -15,6 +15,8 @@ pub(super) struct Decoder {
     last_ns: u64,
     paths: Vec<String>,
     path_bytes: usize,
+    /// Whether the version of the format has [`EventKind::Accesses`].
+    has_accesses: bool,
 }
 
 struct Thread {
@@ -24,6 +26,10 @@ struct Thread {
 }
 
 impl Decoder {
+    pub(super) fn of(version: u16) -> Decoder {
+        Decoder { has_accesses: version >= 5, ..Decoder::default() }
+    }
+
     pub(super) fn path(&self, id: PathId) -> Option<&str> {
         self.paths.get(id.0 as usize).map(String::as_str)
     }
@@ -106,7 +112,7 @@ impl Decoder {
                 len: cursor.varint()?,
                 cause: populate_cause(cursor.byte()?)?,
             },
-            tag::ACCESSES => EventKind::Accesses(self.accesses(thread, cursor)?),
+            tag::ACCESSES if self.has_accesses => EventKind::Accesses(self.accesses(thread, cursor)?),
             tag::LOST => EventKind::Lost { records: cursor.varint()? },
             _ => return Err(Malformed),
         })

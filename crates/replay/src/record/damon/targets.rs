@@ -26,7 +26,7 @@ impl Targets {
         self.pids.get(target).copied()
     }
 
-    /// Notes who lives. Returns the processes to watch: those with the most resident pages, of which a process that is seen for
+    /// Notes which processes live. Returns those to watch: the ones with the most resident pages, of which one that is seen for
     /// the first time is none.
     pub(super) fn look(&mut self, living: &[i32], now: Instant, resident: impl Fn(i32) -> u64) -> Vec<i32> {
         self.seen.retain(|pid, _| living.contains(pid));

@@ -116,7 +116,6 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         let started_ns = now_ns();
         following.until_end(&found, &signals, options.duration, &heard_ns);
         let ended_ns = now_ns();
-        // Before the end, so that the collector hears the last of them.
         let referenced = samplers.end();
         end_ns.store(ended_ns, Ordering::Release);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -161,8 +161,7 @@ fn with_setup(
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
             let traced_by = tracer.as_ref().map(|tracer| tracer.pid);
-            let living = move || pids(traced_by);
-            samplers = Samplers::start(scope, options.accesses, living, sender.clone());
+            samplers = Samplers::start(scope, options.accesses, move || pids(traced_by), sender.clone());
             let (program, wait) = (started.pid, options.wait);
             let (signals, messages, heard_ns) = (&mut signals, &sender, &heard_ns);
             let following = Following { program, before, signals, wait, messages, heard_ns };
@@ -173,7 +172,6 @@ fn with_setup(
             Ok::<_, RecordError>((started, ended))
         })();
         let end = followed.as_ref().ok().and_then(|(_, ended)| ended.early_ns);
-        // Before the end, so that the collector hears the last of them.
         let referenced = samplers.end();
         end_ns.store(end.unwrap_or(u64::MAX), Ordering::Release);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -45,7 +45,7 @@ impl<'s> Samplers<'s> {
         Self { damon: None, referenced: sampling.map(|how| referenced::start(scope, how, living)) }
     }
 
-    /// Ends, with what was referenced.
+    /// Ends, with what was referenced. Comes before the end of the recording, so that the collector hears the last of it.
     pub(super) fn end(self) -> Option<Referenced> {
         self.damon.into_iter().for_each(damon::Running::end);
         self.referenced.map(referenced::Running::end)

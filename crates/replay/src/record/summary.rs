@@ -205,12 +205,8 @@ impl fmt::Display for Recorded {
         }
         writeln!(out)?;
         if totals.kernel_faults > 0 {
-            let silent = totals.kernel_faults.saturating_sub(faults.resolved);
-            writeln!(
-                out,
-                "  faults without an event: {silent} of {} that the kernel counted",
-                totals.kernel_faults
-            )?;
+            let (silent, all) = (totals.kernel_faults.saturating_sub(faults.resolved), totals.kernel_faults);
+            writeln!(out, "  faults without an event: {silent} of {all} that the kernel counted")?;
         }
         if summary.populated.0 > 0 {
             writeln!(
@@ -222,14 +218,14 @@ impl fmt::Display for Recorded {
         let calls: Vec<String> =
             summary.calls.iter().map(|(call, (count, _))| format!("{} {count}", call.name())).collect();
         write!(out, "  calls: {}", if calls.is_empty() { "none".to_owned() } else { calls.join(", ") })?;
-        if summary.accesses > 0 {
-            write!(out, "\n  accesses: {} intervals of DAMON", summary.accesses)?;
-        }
         if !self.unprivileged.is_empty() {
             let names = self.unprivileged.join(", ");
             write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;
         }
-        let more = [self.attached.map(|said| said.to_string()), self.overhead.map(|said| said.to_string())];
+        let accesses =
+            (summary.accesses > 0).then(|| format!("  accesses: {} intervals of DAMON", summary.accesses));
+        let attached = self.attached.map(|said| said.to_string());
+        let more = [accesses, attached, self.overhead.map(|said| said.to_string())];
         for lines in more.iter().flatten() {
             write!(out, "\n{lines}")?;
         }

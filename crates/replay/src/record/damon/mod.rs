@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kdamond   that thread: what it watches, and how often it looks, by its files in sysfs
-//! reports   what it reports: a tracepoint for each region at the end of each aggregation
+//! reports   what it reports: a tracepoint for each region at the end of each interval
 //! targets   the processes that it watches
 //! ```
 
@@ -20,7 +20,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use kdamond::Kdamond;
-use reports::{Aggregation, Reports};
+use reports::{Interval, Reports};
 use targets::Targets;
 
 use super::collect::Message;
@@ -95,7 +95,7 @@ fn watch(damon: Damon, living: impl Fn() -> Vec<i32>, messages: &Sender<Message>
     loop {
         let is_over = end.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout);
         if let Some(reports) = &mut reports {
-            reports.take(|aggregation, cost_ns| send(messages, &targets, aggregation, cost_ns));
+            reports.take(|interval, cost_ns| send(messages, &targets, interval, cost_ns));
         }
         if is_over {
             return kdamond.stop();
@@ -123,8 +123,8 @@ fn watch(damon: Damon, living: impl Fn() -> Vec<i32>, messages: &Sender<Message>
     }
 }
 
-fn send(messages: &Sender<Message>, targets: &Targets, aggregation: Aggregation, cost_ns: Option<u64>) {
-    let Aggregation { time_ns, target, regions } = aggregation;
+fn send(messages: &Sender<Message>, targets: &Targets, interval: Interval, cost_ns: Option<u64>) {
+    let Interval { time_ns, target, regions } = interval;
     let Some(pid) = targets.pid(target) else { return };
     let (sample_ns, samples) = (kdamond::SAMPLE.as_nanos() as u64, kdamond::SAMPLES);
     let kind = RawKind::Accesses(Box::new(Accesses { sample_ns, samples, cost_ns, regions }));

@@ -1,4 +1,4 @@
-//! What DAMON's thread reports: at the end of an aggregation, for each region of each target, its addresses and how many
+//! What DAMON's thread reports: at the end of an interval, for each region of each target, its addresses and how many
 //! looks found its page accessed. The tracepoint is the same in all kernels that have DAMON's files in sysfs.
 
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ impl Tracepoint {
 
 /// All regions of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Aggregation {
+pub(super) struct Interval {
     pub(super) time_ns: u64,
     pub(super) target: usize,
     pub(super) regions: Vec<Region>,
@@ -61,7 +61,7 @@ pub(super) struct Reports {
     ring: Ring,
     gathered: Gathered,
     thread: i32,
-    /// Its time on a CPU when it was last read, and what of it no aggregation has.
+    /// Its time on a CPU when it was last read, and what of it no interval has.
     spent_ns: u64,
     cost_ns: Option<u64>,
     // Closed with this value, which ends the reports.
@@ -76,9 +76,9 @@ impl Reports {
         Ok(Self { ring, gathered, thread, spent_ns: 0, cost_ns: None, _event: event })
     }
 
-    /// Calls `each` with the aggregations that are whole, and with the thread's time on a CPU since the one before, if the
+    /// Calls `each` with the intervals that are whole, and with the thread's time on a CPU since the one before, if the
     /// kernel tells it.
-    pub(super) fn take(&mut self, mut each: impl FnMut(Aggregation, Option<u64>)) {
+    pub(super) fn take(&mut self, mut each: impl FnMut(Interval, Option<u64>)) {
         if let Some(now_ns) = time_of(self.thread) {
             let since = now_ns.saturating_sub(self.spent_ns);
             self.cost_ns = Some(self.cost_ns.unwrap_or(0) + since);
@@ -109,8 +109,8 @@ impl Gathered {
     }
 
     /// Takes a record; returns all regions of a target with the last of them. If records were lost, none of the
-    /// aggregation is told.
-    pub(super) fn record(&mut self, record: &[u8]) -> Option<Aggregation> {
+    /// interval is told.
+    pub(super) fn record(&mut self, record: &[u8]) -> Option<Interval> {
         match u32_at(record, 0)? {
             PERF_RECORD_LOST => self.regions.clear(),
             PERF_RECORD_SAMPLE => return self.sample(record.get(RECORD_HEADER..)?),
@@ -120,7 +120,7 @@ impl Gathered {
     }
 
     /// Event number, pid, tid, time, and the length of the tracepoint's data.
-    fn sample(&mut self, body: &[u8]) -> Option<Aggregation> {
+    fn sample(&mut self, body: &[u8]) -> Option<Interval> {
         let time_ns = u64_at(body, 16)?;
         let data = body.get(28..)?;
         let Fields { target, number, start, end, accessed } = self.fields;
@@ -128,7 +128,7 @@ impl Gathered {
         let [start, end, accessed] = [start.read(data)?, end.read(data)?, accessed.read(data)?];
         let follows = self.regions.last().is_none_or(|before| before.end() <= start);
         if target != self.target || !follows {
-            // The rest of the aggregation before was lost.
+            // The rest of the interval before was lost.
             self.regions.clear();
         }
         self.target = target;
@@ -137,6 +137,6 @@ impl Gathered {
         }
         let whole = self.regions.len() as u64 == number;
         let target = usize::try_from(target).ok()?;
-        whole.then(|| Aggregation { time_ns, target, regions: std::mem::take(&mut self.regions) })
+        whole.then(|| Interval { time_ns, target, regions: std::mem::take(&mut self.regions) })
     }
 }

@@ -259,7 +259,7 @@ fn regions_are_gathered_until_all_of_a_target_are_there() {
     let regions = [(0x1000, 0x2000, 20), (0x3000, 0x6000, 1)];
     assert_eq!((whole.time_ns, whole.target), (5, 0));
     assert_eq!(whole.regions, regions.map(|(start, len, accessed)| Region { start, len, accessed }));
-    // The second report of target 1 is lost: none of it is told, and the next aggregation is whole again.
+    // The second report of target 1 is lost: none of it is told, and the next interval is whole again.
     assert_eq!(gathered.record(&report(6, (1, 2), [0x1000, 0x2000], 3)), None);
     assert_eq!(gathered.record(&report(7, (1, 2), [0x1000, 0x2000], 4)), None);
     let whole = gathered.record(&report(7, (1, 2), [0x2000, 0x3000], 5)).unwrap();

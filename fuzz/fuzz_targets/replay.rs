@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use arbitrary::Arbitrary;
 use lab::replay::{ReplayError, fuzzing};
 use lab::trace::{
-    Access, Accesses, Call, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Region, Syscall,
-    Tier, forge,
+    Access, Accesses, Call, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Region,
+    Syscall, Tier, forge,
 };
 use libfuzzer_sys::fuzz_target;
 

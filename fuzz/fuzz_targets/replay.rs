@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use arbitrary::Arbitrary;
 use lab::replay::{ReplayError, fuzzing};
 use lab::trace::{
-    Access, Call, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall, Tier, forge,
+    Access, Accesses, Call, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Region,
+    Syscall, Tier, forge,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -97,6 +98,11 @@ enum What {
         at: Place,
         len: Length,
         cause: u8,
+    },
+    Accesses {
+        at: Place,
+        len: Length,
+        accessed: u8,
     },
     Lost {
         records: u64,
@@ -220,6 +226,12 @@ impl What {
                 EventKind::ProcessExit { minor_faults: None, major_faults: None, recorded_faults: 0 }
             }
             Self::Lost { records } => EventKind::Lost { records },
+            Self::Accesses { at, len, accessed } => {
+                let start = at.addr();
+                let len = len.bytes().min(u64::MAX - start);
+                let regions = vec![Region { start, len, accessed: accessed.into() }];
+                EventKind::Accesses(Accesses { sample_ns: 5_000_000, samples: 20, cost_ns: None, regions })
+            }
             Self::Fault { at, access: number, bits } => EventKind::Fault {
                 addr: at.addr() & (1 << 63) - 1,
                 access: access(number),

@@ -9,6 +9,7 @@ use lab::trace::{Call, EventKind, FileId, PathId, Syscall};
 use serde_json::Value;
 
 use crate::advise::{grow_heap, line, quire, text, touches, words};
+use crate::advise_accesses::watched;
 use crate::bundled;
 use crate::recorder::is_root;
 use crate::small_trace::{HEAP, anonymous, call, program};
@@ -139,17 +140,6 @@ fn of_advise() {
         "sampled",
         "walk_ns",
     ];
-    const OF_REACH: [&str; 9] = [
-        "interval_ns",
-        "process",
-        "tlb_last_4k",
-        "tlb_last_2m",
-        "overhead_percent",
-        "max_overhead_percent",
-        "longest_ns",
-        "left_out",
-        "refused",
-    ];
     let more = ["--memory-high", "64M", "--khugepaged", "scan_sleep_millisecs=1"];
     let mut lines = vec![line(&bundled::directory().join("gcc.qtrace"), &more)];
     // The heap gains, the other mapping would waste.
@@ -190,9 +180,10 @@ fn of_advise() {
         let referenced = written(&["advise", "--format", "json", "--referenced", "--", "sleep", "0.5"]);
         assert!(referenced[0]["reach"].is_object());
         lines.extend(referenced);
-    } else {
-        left_out.extend(OF_REACH);
     }
+    let accesses = line(&watched().write(), &[]);
+    assert!(accesses["reach"]["damon"].is_object(), "{accesses}");
+    lines.push(accesses);
     hold("advise", (&PAGES, &[]), &BY_NAME, &lines, &left_out);
 }
 

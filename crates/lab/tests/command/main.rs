@@ -1,6 +1,7 @@
 //! The command as its users meet it, and what it writes and reads.
 
 mod advise;
+mod advise_accesses;
 mod advise_limit;
 mod advise_policies;
 mod advise_reach;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use lab::trace::{
-    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, Limits, MapCause,
-    Overcommit, PathId, PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter,
-    VERSION,
+    Access, Accesses, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, Limits, MapCause,
+    Overcommit, PathId, PopulateCause, Program, Region, Syscall, Tier, Totals, TraceError, TraceReader,
+    TraceWriter, VERSION,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -132,6 +132,21 @@ fn syscall(time_ns: u64) -> impl Strategy<Value = EventKind> {
     )
 }
 
+/// Regions with gaps between them.
+fn accesses() -> impl Strategy<Value = Accesses> {
+    let regions = prop::collection::vec((0..1u64 << 20, 0..1u64 << 30, any::<u32>()), 0..40);
+    let rest = (0..1u64 << 47, number(), any::<u32>(), any::<Option<u64>>());
+    (regions, rest).prop_map(|(regions, (first, sample_ns, samples, cost_ns))| {
+        let after = |end: &mut u64, (gap, len, accessed): (u64, u64, u32)| {
+            let start = *end + gap;
+            *end = start + len;
+            Some(Region { start, len, accessed })
+        };
+        let regions = regions.into_iter().scan(first, after).collect();
+        Accesses { sample_ns, samples, cost_ns, regions }
+    })
+}
+
 fn kind(time_ns: u64) -> impl Strategy<Value = EventKind> {
     use PopulateCause::{
         BeforeRead, BeforeWritten, MapLocked, MapPopulate, Mlock, PopulateRead, PopulateWrite,
@@ -160,6 +175,7 @@ fn kind(time_ns: u64) -> impl Strategy<Value = EventKind> {
         5 => fault(),
         1 => (number(), number()).prop_map(|(start, len)| EventKind::FaultAround { start, len }),
         1 => (number(), number(), populates).prop_map(|(start, len, cause)| EventKind::Populate { start, len, cause }),
+        1 => accesses().prop_map(EventKind::Accesses),
         1 => any::<u64>().prop_map(|records| EventKind::Lost { records }),
     ]
 }
@@ -232,6 +248,15 @@ fn small() -> Vec<Event> {
         EventKind::ThreadStart { creator_tid: 1, flags: 0x1_0000 },
         EventKind::ThreadExit,
         EventKind::Lost { records: 1 },
+        EventKind::Accesses(Accesses {
+            sample_ns: 5_000_000,
+            samples: 20,
+            cost_ns: Some(70_000),
+            regions: vec![
+                Region { start, len, accessed: 20 },
+                Region { start: start + 3 * len, len: 1 << 30, accessed: 1 },
+            ],
+        }),
         EventKind::ProcessExit { minor_faults: Some(3), major_faults: Some(1), recorded_faults: 1 },
     ];
     (0u64..)
@@ -286,9 +311,9 @@ fn a_wrong_version_and_a_foreign_file_are_named() {
     }
 }
 
-/// What an older version would have written, whose header lacks the last bytes.
-fn of_version(version: u8, missing: usize) -> Vec<u8> {
-    let mut old = bytes_of(&small());
+/// What an older version would have written of these events, whose header lacks the last bytes.
+fn of_version(version: u8, missing: usize, events: &[Event]) -> Vec<u8> {
+    let mut old = bytes_of(events);
     let length = u32::from_le_bytes(old[10..14].try_into().expect("four bytes")) as usize;
     let end = 18 + length;
     old.drain(end - missing..end);
@@ -309,14 +334,36 @@ fn a_header_of_version_1_ends_without_limits_and_one_of_version_2_with_them() {
         (2, 1 + cpu, Some(LIMITS)),
         (3, cpu, Some(LIMITS)),
         (4, 0, Some(LIMITS)),
+        (5, 0, Some(LIMITS)),
     ] {
-        let old = of_version(version, missing);
+        // An older version has no accesses, and a reader takes none for its own.
+        let is_new = |event: &Event| matches!(event.kind, EventKind::Accesses(_));
+        let events: Vec<Event> = small().into_iter().filter(|event| version >= 5 || !is_new(event)).collect();
+        let with_accesses = of_version(version, missing, &small());
+        assert_eq!(read(&with_accesses).is_ok(), version >= 5, "version {version}");
+        let old = of_version(version, missing, &events);
         let reader = TraceReader::new(&old[..]).expect("an old version is read");
         assert_eq!((reader.header().version, reader.header().limits), (u16::from(version), known));
         assert_eq!(reader.header().attached, version >= 3);
-        assert_eq!(reader.header().cpu, if version == 4 { header().cpu } else { String::new() });
-        assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), small());
+        assert_eq!(reader.header().cpu, if version >= 4 { header().cpu } else { String::new() });
+        assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), events);
     }
+}
+
+/// A region may neither go beyond the last address nor be one of more than an event has.
+#[test]
+fn regions_that_no_recording_has_are_refused() {
+    let of = |regions: Vec<Region>| {
+        let accesses = Accesses { sample_ns: 1, samples: 20, cost_ns: None, regions };
+        let events =
+            [small()[0].clone(), Event { kind: EventKind::Accesses(accesses), ..small()[1].clone() }];
+        read(&bytes_of(&events))
+    };
+    let region = |start| Region { start, len: 4096, accessed: 1 };
+    assert!(of(vec![region(0), region(u64::MAX - 4096)]).is_ok());
+    assert!(of(vec![region(u64::MAX - 4095)]).is_err());
+    assert!(of((0..4096).map(|at| region(at << 13)).collect()).is_ok());
+    assert!(of((0..4097).map(|at| region(at << 13)).collect()).is_err());
 }
 
 #[test]

@@ -48,9 +48,9 @@ pub(super) fn text(trial: &Trial, verdict: &Verdict) -> String {
     };
     text += &single_faults(verdict);
     let tlb = match (&verdict.translations, &verdict.reach) {
-        (Some(_), _) => "",
-        (None, Some(_)) => "TLB misses (referenced bits tell no accesses), ",
-        (None, None) => "TLB (no samples), ",
+        (Some(_), _) => String::new(),
+        (None, Some(reach)) => format!("TLB misses ({}), ", reach.tells_no_accesses()),
+        (None, None) => "TLB (no samples), ".to_owned(),
     };
     let collapses = if verdict.khugepaged.is_some() { "" } else { "khugepaged, " };
     text + &labelled("unknown:", &format!("{tlb}{collapses}compaction where memory is fragmented"))

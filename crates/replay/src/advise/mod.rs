@@ -7,7 +7,7 @@
 //! case       one replay with its prices; the sets that are tried        mappings   which of them gain and which waste
 //! objective  chooses a set by its figures alone                          verdict    all of that together
 //! translations   what the TLBs miss under each set, by a second, instrumented run
-//! reach          the TLB entries that referenced memory needs
+//! reach          the TLB entries that referenced memory needs              accesses        what DAMON saw
 //! khugepaged     what collapses and splits folios later                  fragmentation   where no large folios are free
 //! hugetlb        huge pages of a pool                                     processes       the memory of each process
 //! limit          which sets exceed `memory.high`                             code            program text in huge pages
@@ -17,6 +17,7 @@
 //! text       for readers, in lines with labels (lines)                   json       for programs
 //! ```
 
+mod accesses;
 mod baseline;
 mod case;
 mod code;
@@ -51,7 +52,7 @@ use anyhow::{Context, Result};
 use crate::files::{self, Shard};
 use crate::host::thp::selected;
 use crate::output::{self, Format, parse_bytes, quoted, say};
-use crate::record::{Sampling, Subject};
+use crate::record::{Sampling, Source, Subject};
 use crate::replay::{FolioSet, Trial, parse_set};
 use crate::settings::Places;
 use crate::tlb;
@@ -70,6 +71,9 @@ use objective::{Goal, MAX_WASTE};
 use reach::Reach;
 use translations::Translations;
 use verdict::{AdviseRequest, Verdict};
+
+/// The least interval of referenced bits where another source was wanted.
+const REFERENCED: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,6 +127,10 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "files", num_args = 0..=1,
         require_equals = true, default_missing_value = "100ms")]
     referenced: Option<Duration>,
+    /// Sample meanwhile which memory is accessed, by the best source there is: DAMON of the kernel, as root, which tells regions
+    /// and how often each is accessed and writes them into the trace; else as --referenced does, and a line says why.
+    #[arg(long, conflicts_with_all = ["files", "referenced"])]
+    accesses: bool,
     /// What counts.
     #[arg(long, value_enum, default_value_t)]
     goal: Goal,
@@ -163,6 +171,16 @@ impl Args {
     fn subject(&self) -> Option<Subject> {
         self.pid.map(Subject::Process).or(self.cgroup.clone().map(Subject::Cgroup))
     }
+
+    /// How to learn what is accessed.
+    fn source(&self) -> Source {
+        let sampling = |interval| Sampling { interval, max_overhead: recorded::MOST_OVERHEAD };
+        match self.referenced {
+            Some(interval) => Source::Referenced(sampling(interval)),
+            None if self.accesses => Source::Damon(Some(sampling(REFERENCED))),
+            None => Source::Nothing,
+        }
+    }
 }
 
 /// Runs `quire advise`.
@@ -176,8 +194,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tlb::require()?;
     }
     let (subject, output) = (args.subject(), args.output.as_deref());
-    let sampling =
-        args.referenced.map(|interval| Sampling { interval, max_overhead: recorded::MOST_OVERHEAD });
+    let sampling = args.source();
     let recorded = match (subject, args.command.is_empty()) {
         (Some(subject), _) => Some(recorded::attach(subject, args.duration, output, sampling)?),
         (None, false) => Some(recorded::record(&args.command, output, sampling)?),
@@ -221,7 +238,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         let referenced = recorded.as_ref().and_then(|recorded| recorded.referenced.as_ref());
-        verdict.reach = referenced.map(|referenced| Reach::of(referenced, recorded::MOST_OVERHEAD));
+        verdict.reach = match referenced {
+            Some(referenced) => Some(Reach::of(referenced, recorded::MOST_OVERHEAD)),
+            None => Reach::of_recording(path).with_context(name)?,
+        };
         if json.is_some() {
             lines.extend(json::line((path, &trial), &verdict, (&settings, request), exit_code)?);
         } else {

@@ -1,15 +1,17 @@
-//! A reach model from referenced bits: the TLB entries that the memory needs which a program references in an interval,
-//! against those that the processor has.
+//! A reach model from referenced bits, or from what DAMON saw: the TLB entries that the memory needs which a program references
+//! in an interval, against those that the processor has.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::accesses::{self, Damon};
 use super::lines::labelled;
 use super::words::{count, percent, size};
 use crate::output::{duration, quoted};
-use crate::record::{Referenced, ReferencedMapping};
+use crate::record::{Referenced, ReferencedMapping, ReferencedProcess};
 use crate::tlb::{Access, Processor, Size};
+use crate::trace::TraceError;
 
 const PAGE: u64 = 4096;
 const BLOCK: u64 = 2 << 20;
@@ -17,11 +19,18 @@ const BLOCK: u64 = 2 << 20;
 /// What one program references, on one processor.
 pub(super) struct Reach {
     referenced: Referenced,
-    /// The share of the time that sampling was allowed to take.
-    bound: f64,
+    source: Source,
     processor: Processor,
     /// Whether the kernel has bits by frame (`page_idle`); they are not used.
     idle: bool,
+}
+
+/// Where it is known from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Referenced bits, with the share of the time that sampling was allowed to take.
+    Bits(f64),
+    Damon(Damon),
 }
 
 /// Entries that memory takes.
@@ -40,8 +49,27 @@ struct Entries {
 impl Reach {
     /// `bound` is the share of the time that sampling was allowed to take.
     pub(super) fn of(referenced: &Referenced, bound: f64) -> Self {
-        let (referenced, processor) = (referenced.clone(), Processor::of_this_machine());
-        Self { referenced, bound, processor, idle: Path::new("/sys/kernel/mm/page_idle").exists() }
+        Self::from(referenced.clone(), Source::Bits(bound))
+    }
+
+    /// From the accesses in a recording, if it has some.
+    pub(super) fn of_recording(path: &Path) -> Result<Option<Self>, TraceError> {
+        let found = accesses::of(path)?;
+        Ok(found.map(|(referenced, damon)| Self::from(referenced, Source::Damon(damon))))
+    }
+
+    fn from(referenced: Referenced, source: Source) -> Self {
+        let (processor, idle) =
+            (Processor::of_this_machine(), Path::new("/sys/kernel/mm/page_idle").exists());
+        Self { referenced, source, processor, idle }
+    }
+
+    /// What tells no single accesses.
+    pub(super) const fn tells_no_accesses(&self) -> &'static str {
+        match self.source {
+            Source::Bits(_) => "referenced bits tell no accesses",
+            Source::Damon(_) => "DAMON tells no single accesses",
+        }
     }
 
     /// Entries of the last level for data.
@@ -61,11 +89,15 @@ impl Entries {
         let mut sum = Self::default();
         for mapping in mappings {
             let pages = mapping.referenced / PAGE;
-            let aligned = (mapping.start + mapping.len) / BLOCK;
-            let blocks = aligned.saturating_sub(mapping.start.div_ceil(BLOCK));
+            let (start, end) = (mapping.start, mapping.start + mapping.len);
+            // Those that the part lies in, if the mapping has all of them.
+            let first = (start / BLOCK).max(mapping.within.start.div_ceil(BLOCK));
+            let blocks = end.div_ceil(BLOCK).min(mapping.within.end / BLOCK).saturating_sub(first);
             sum.small += pages;
             if mapping.anonymous && blocks > 0 {
-                let (inside, all) = (blocks * (BLOCK / PAGE), mapping.len / PAGE);
+                let inside =
+                    end.min((first + blocks) * BLOCK).saturating_sub(start.max(first * BLOCK)) / PAGE;
+                let all = mapping.len / PAGE;
                 sum.least += mapping.referenced.div_ceil(BLOCK).min(blocks);
                 sum.most += pages.min(blocks);
                 sum.rest += pages.saturating_sub(inside);
@@ -90,39 +122,63 @@ fn sum(mappings: &[ReferencedMapping]) -> u64 {
 
 /// For readers.
 pub(super) fn text(reach: &Reach) -> String {
-    let Referenced { process, refused, left_out, longest, interval, .. } = &reach.referenced;
-    let skipped = match left_out {
-        0 => String::new(),
-        processes => {
-            format!("; {processes} processes were left out, since they take more than 0.5 s at once")
-        }
-    };
-    let cost = format!(
-        "clearing and reading the bits took {} of the time (the aim is {} at most), {} at once{skipped}",
-        percent(reach.overhead()),
-        percent(reach.bound),
-        duration(longest.as_nanos() as f64),
-    );
+    let Referenced { process, refused, .. } = &reach.referenced;
     let Some(process) = process else {
-        let why = refused.clone().unwrap_or_else(|| format!("no interval came to its end; {cost}"));
+        let why = refused.clone().unwrap_or_else(|| format!("no interval came to its end; {}", cost(reach)));
         return labelled("reach:", &format!("unknown: {why}"));
     };
+    let mut text = labelled("reach:", &found(reach, process)) + &labelled("", &entries(reach, process));
+    let mut mappings: Vec<&ReferencedMapping> = process.median.iter().collect();
+    mappings.sort_by_key(|mapping| std::cmp::Reverse(mapping.referenced));
+    let named: Vec<String> = mappings.iter().take(3).map(|mapping| named(mapping)).collect();
+    if !named.is_empty() {
+        text += &labelled("", &format!("most in {}", named.join("; ")));
+    }
+    let large: u64 = process.median.iter().map(|mapping| mapping.large).sum();
+    if large > 0 {
+        let said = format!("{} lie in folios of 2 MiB, of which one byte references all", size(large));
+        text += &labelled("", &said);
+    }
+    let limits = match (reach.source, reach.idle) {
+        (Source::Damon(_), _) => {
+            "unknown is which pages of a region they are: DAMON looks at one page of each"
+        }
+        (Source::Bits(_), true) => {
+            "unknown is which pages of a mapping they are: this kernel's page_idle could tell, and is not used"
+        }
+        (Source::Bits(_), false) => {
+            "unknown is which pages of a mapping they are: this kernel has no page_idle, which could tell"
+        }
+    };
+    text + &labelled("", &format!("{limits}; {}", cost(reach)))
+}
+
+/// Where it is known from, and how much it is.
+fn found(reach: &Reach, process: &ReferencedProcess) -> String {
+    let interval = reach.referenced.interval;
+    let (name, pid) = (quoted(&process.program), process.pid);
+    let (median, intervals) = (size(sum(&process.median)), count(process.intervals));
+    let most = size(process.most);
+    match reach.source {
+        Source::Bits(_) => format!(
+            "reach model from referenced bits, interval {:.2} s: {name} ({pid}) references {median} in the median of \
+             {intervals} intervals, and {most} at most",
+            interval.as_secs_f64(),
+        ),
+        Source::Damon(Damon { regions, samples, .. }) => format!(
+            "reach model from DAMON, {} regions, each looked at every {}: {name} ({pid}) accesses {median} from one look \
+             to the next in the median of {intervals} intervals of {samples} looks, and {most} at most",
+            count(regions as u64),
+            duration(interval.as_nanos() as f64),
+        ),
+    }
+}
+
+/// The TLB entries that it takes.
+fn entries(reach: &Reach, process: &ReferencedProcess) -> String {
     let Entries { small, least, most: apart, rest, most_rest } = Entries::of(&process.median);
     let (small_tlb, large_tlb) = (reach.last(Size::Small), reach.last(Size::Large));
     let fits = |entries: u64, tlb: u64| if entries <= tlb { "fit" } else { "do not fit" };
-    let mut text = labelled(
-        "reach:",
-        &format!(
-            "reach model from referenced bits, interval {:.2} s: {} ({}) references {} in the median of {} intervals, \
-             and {} at most",
-            interval.as_secs_f64(),
-            quoted(&process.program),
-            process.pid,
-            size(sum(&process.median)),
-            count(process.intervals),
-            size(process.most),
-        ),
-    );
     let huge = match (least, apart) {
         (0, _) => "no mapping has room for 2 MiB".to_owned(),
         (least, apart) => format!(
@@ -134,29 +190,36 @@ pub(super) fn text(reach: &Reach) -> String {
         ),
     };
     let assumed = if reach.processor.leaf.is_none() { "; the TLB is assumed, CPUID hides it" } else { "" };
-    text += &labelled(
-        "",
-        &format!(
-            "that takes {} entries of 4 KiB, which {} into the {} of the last level; {huge}{assumed}",
-            count(small),
-            fits(small, small_tlb),
-            count(small_tlb),
-        ),
-    );
-    let mut mappings: Vec<&ReferencedMapping> = process.median.iter().collect();
-    mappings.sort_by_key(|mapping| std::cmp::Reverse(mapping.referenced));
-    let named: Vec<String> = mappings.iter().take(3).map(|mapping| named(mapping)).collect();
-    text += &labelled("", &format!("most in {}", named.join("; ")));
-    let large: u64 = process.median.iter().map(|mapping| mapping.large).sum();
-    if large > 0 {
-        let said = format!("{} lie in folios of 2 MiB, of which one byte references all", size(large));
-        text += &labelled("", &said);
-    }
-    let idle = match reach.idle {
-        true => "this kernel's page_idle could tell, and is not used",
-        false => "this kernel has no page_idle, which could tell",
+    format!(
+        "that takes {} entries of 4 KiB, which {} into the {} of the last level; {huge}{assumed}",
+        count(small),
+        fits(small, small_tlb),
+        count(small_tlb),
+    )
+}
+
+/// What sampling cost.
+fn cost(reach: &Reach) -> String {
+    let Referenced { left_out, longest, .. } = &reach.referenced;
+    let bound = match reach.source {
+        Source::Bits(bound) => bound,
+        Source::Damon(Damon { knows_cost: false, .. }) => {
+            return "this kernel does not tell what that cost".to_owned();
+        }
+        Source::Damon(_) => return format!("its thread took {} of one CPU", percent(reach.overhead())),
     };
-    text + &labelled("", &format!("unknown is which pages of a mapping they are: {idle}; {cost}"))
+    let skipped = match left_out {
+        0 => String::new(),
+        processes => {
+            format!("; {processes} processes were left out, since they take more than 0.5 s at once")
+        }
+    };
+    format!(
+        "clearing and reading the bits took {} of the time (the aim is {} at most), {} at once{skipped}",
+        percent(reach.overhead()),
+        percent(bound),
+        duration(longest.as_nanos() as f64),
+    )
 }
 
 fn named(mapping: &ReferencedMapping) -> String {
@@ -193,15 +256,26 @@ pub(super) fn json(reach: &Reach) -> Value {
             "mappings": process.median.iter().map(mapping).collect::<Vec<_>>(),
         })
     });
+    let (bound, damon) = match reach.source {
+        Source::Bits(bound) => (Some(bound), None),
+        Source::Damon(damon) => (None, Some(damon)),
+    };
+    let longest = bound.map(|_| longest.as_nanos() as u64);
+    let cost = damon.is_none_or(|damon| damon.knows_cost).then(|| reach.overhead() * 100.0);
+    let damon = damon.map(|Damon { regions, sample, samples, .. }| {
+        json!({ "regions": regions, "sample_ns": sample.as_nanos() as u64, "samples": samples })
+    });
     json!({
+        "source": if damon.is_some() { "damon" } else { "referenced_bits" },
+        "damon": damon,
         "interval_ns": interval.as_nanos() as u64,
         "process": process,
         "tlb_last_4k": reach.last(Size::Small),
         "tlb_last_2m": reach.last(Size::Large),
         "tlb_assumed": reach.processor.leaf.is_none(),
-        "overhead_percent": reach.overhead() * 100.0,
-        "max_overhead_percent": reach.bound * 100.0,
-        "longest_ns": longest.as_nanos() as u64,
+        "overhead_percent": cost,
+        "max_overhead_percent": bound.map(|bound| bound * 100.0),
+        "longest_ns": longest,
         "left_out": left_out,
         "refused": refused,
     })
@@ -216,7 +290,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn mapping(start: u64, len: u64, referenced: u64, anonymous: bool) -> ReferencedMapping {
-        ReferencedMapping { name: String::new(), start, len, anonymous, referenced, large: 0 }
+        let within = start..start + len;
+        ReferencedMapping { name: String::new(), start, len, within, anonymous, referenced, large: 0 }
     }
 
     #[test]
@@ -237,5 +312,22 @@ mod tests {
         let all = Entries::of(&[odd, large, file, none]);
         let rest = 2048 + 256;
         assert_eq!(all, entries(3 + 1024 + 2048 + 256, (3, 33), (rest, rest + 3)));
+    }
+
+    #[test]
+    fn a_part_of_a_mapping_lies_in_the_large_pages_of_the_whole() {
+        let part = |start, len, within| ReferencedMapping { within, ..mapping(start, len, len, true) };
+        // One MiB in the middle of one large page takes one entry, and none of 4 KiB.
+        let inside = part(2 * MIB + MIB / 2, MIB, 0..64 * MIB);
+        assert_eq!(
+            Entries::of(from_ref(&inside)),
+            Entries { small: 256, least: 1, most: 1, rest: 0, most_rest: 0 }
+        );
+        // The mapping begins in the middle of the first large page, which is none then.
+        let early = part(MIB, 2 * MIB, MIB..64 * MIB);
+        let wanted = Entries { small: 512, least: 1, most: 1, rest: 256, most_rest: 256 };
+        assert_eq!(Entries::of(from_ref(&early)), wanted);
+        let end = part(3 * MIB, 2 * MIB, 0..5 * MIB);
+        assert_eq!(Entries::of(from_ref(&end)), wanted);
     }
 }

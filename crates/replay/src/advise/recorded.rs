@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::output::say;
-use crate::record::{self, Attach, Options, Referenced, Sampling, Subject, Thp, Wait};
+use crate::record::{self, Attach, Options, Referenced, Source, Subject, Thp, Wait};
 use crate::trace::Program;
 
 /// A trace that was just recorded; a temporary one goes with the value.
@@ -27,11 +27,7 @@ pub(super) const MOST_OVERHEAD: f64 = 0.05;
 ///
 /// # Errors
 /// As `quire record`.
-pub(super) fn record(
-    command: &[OsString],
-    output: Option<&Path>,
-    referenced: Option<Sampling>,
-) -> Result<Recorded> {
+pub(super) fn record(command: &[OsString], output: Option<&Path>, accesses: Source) -> Result<Recorded> {
     let program = Path::new(command.first().map_or("".as_ref(), OsString::as_os_str));
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (path, temporary) = place(output, &name)?;
@@ -46,7 +42,7 @@ pub(super) fn record(
         ends_with_recorder: false,
         thp: Thp::Off,
         max_overhead: None,
-        referenced,
+        accesses,
     })?;
     tell(&recorded);
     let (exit_code, referenced) = (Some(recorded.exit_code), recorded.referenced);
@@ -61,7 +57,7 @@ pub(super) fn attach(
     subject: Subject,
     duration: Option<Duration>,
     output: Option<&Path>,
-    referenced: Option<Sampling>,
+    accesses: Source,
 ) -> Result<Recorded> {
     let (path, temporary) = place(output, "running")?;
     let recorded = record::attach(&Attach {
@@ -73,7 +69,7 @@ pub(super) fn attach(
         name: None,
         version: String::new(),
         no_arguments: false,
-        referenced,
+        accesses,
     })?;
     tell(&recorded);
     Ok(Recorded { path, exit_code: None, referenced: recorded.referenced, _temporary: temporary })

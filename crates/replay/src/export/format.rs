@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::touches::{PAGE, Touch};
-use crate::trace::{Event, EventKind, ForkKind, TraceReader};
+use crate::trace::{Accesses, Event, EventKind, ForkKind, Region, TraceReader};
 
 /// What was written.
 pub(super) enum Written {
@@ -81,6 +81,14 @@ pub(super) fn csv<R: io::Read>(event: &Event, reader: &TraceReader<R>) -> [Strin
         }
         EventKind::FaultAround { start, len } => ("fault-around", *start, *len, String::new()),
         EventKind::Populate { start, len, .. } => ("populate", *start, *len, String::new()),
+        EventKind::Accesses(Accesses { samples, regions, .. }) => {
+            let (start, end) =
+                (regions.first().map_or(0, |first| first.start), regions.last().map_or(0, Region::end));
+            let of = regions
+                .iter()
+                .map(|region| format!("{:#x}+{:#x}:{}", region.start, region.len, region.accessed));
+            ("accesses", start, end - start, format!("of {samples}: {}", of.collect::<Vec<_>>().join(" ")))
+        }
         EventKind::Lost { records } => ("lost", 0, 0, records.to_string()),
     };
     let Event { time_ns, pid, tid, .. } = event;

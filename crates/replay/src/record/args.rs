@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::attach::{Attach, attach};
-use super::options::{Options, Thp, Wait};
+use super::options::{Options, Source, Thp, Wait};
 use super::{RecordError, Recorded, Subject, record};
 use crate::output::{Format, Target, parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
@@ -74,6 +74,10 @@ pub struct Args {
     /// lost [default: 5 for what runs already, no bound for COMMAND].
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     max_overhead: Option<f64>,
+    /// Record also which memory is accessed, as root: DAMON of the kernel tells regions and how often each is accessed, ten times
+    /// a second. Where this kernel cannot, the recording has none, and a line says why.
+    #[arg(long)]
+    accesses: bool,
     /// Print no summary.
     #[arg(short, long)]
     quiet: bool,
@@ -84,6 +88,12 @@ pub struct Args {
     /// The program and its arguments.
     #[arg(required_unless_present = "running", trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Args {
+    const fn source(&self) -> Source {
+        if self.accesses { Source::Damon(None) } else { Source::Nothing }
+    }
 }
 
 /// Percent of its time that recording may cost what runs already, unless the user says otherwise.
@@ -119,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             name: args.name.clone(),
             version: args.program_version.clone(),
             no_arguments: args.no_arguments,
-            referenced: None,
+            accesses: args.source(),
         })?;
         tell(args, &recorded, json)?;
         return Ok(ExitCode::SUCCESS);
@@ -143,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ends_with_recorder: false,
         thp: args.thp,
         max_overhead: args.max_overhead.map(|percent| percent / 100.0),
-        referenced: None,
+        accesses: args.source(),
     })?;
     tell(args, &recorded, json)?;
     Ok(ExitCode::from(recorded.exit_code))

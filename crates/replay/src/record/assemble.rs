@@ -216,6 +216,13 @@ impl Assembler {
             RawKind::Locked { mm, write: true } => self.locked(key, pid, tid, mm),
             RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
+            RawKind::Accesses(accesses) => {
+                // Any thread that lives tells the process.
+                let threads = self.processes.get(&pid).map(|process| &process.threads);
+                let first = |threads: &HashSet<u32>| threads.get(&pid).or(threads.iter().min()).copied();
+                let tid = threads.and_then(first).unwrap_or(tid);
+                self.put(key, pid, tid, EventKind::Accesses(*accesses));
+            }
             RawKind::Lost { records } => self.put(key, pid, tid, EventKind::Lost { records }),
             RawKind::Existing(existing) => self.existing(key, pid, *existing),
         }

@@ -16,12 +16,13 @@ use procfs::process::{LimitValue, Process};
 use super::assemble::Assembler;
 use super::closing;
 use super::collect::{self, Collected, Message, now_ns};
+use super::options::Source;
 use super::overhead::{self, Governor};
 use super::parse::Parser;
 use super::perf::{self, Events, Followed, Wanted};
 use super::present::{self, Zeroes};
 use super::raw::{Raw, RawKind};
-use super::referenced::{self, Running, Sampling};
+use super::samplers::Samplers;
 use super::signals::Signals;
 use super::stop::Stopped;
 use super::subject::{Found, Members, Subject, gone, not_traced};
@@ -61,7 +62,7 @@ pub struct Attach {
     /// Whether to leave the arguments out of the trace.
     pub no_arguments: bool,
     /// What to sample of the processes meanwhile.
-    pub referenced: Option<Sampling>,
+    pub accesses: Source,
 }
 
 /// Attaches to what runs, records it, and lets go of it.
@@ -107,7 +108,7 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let governor = Some(Governor::new(costs, options.max_overhead));
     let (heard_ns, end_ns) = (AtomicU64::new(collect::ALL_HEARD), AtomicU64::new(collect::GO_ON));
     let (collected, referenced, recorded_ns) = thread::scope(|scope| {
-        let sampler = options.referenced.map(|how| referenced::start(scope, how, || living(subject)));
+        let samplers = Samplers::start(scope, options.accesses, || living(subject), following.sender.clone());
         let collector = scope.spawn(|| {
             let assembler = Assembler::attached(writer);
             collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
@@ -115,8 +116,8 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         let started_ns = now_ns();
         following.until_end(&found, &signals, options.duration, &heard_ns);
         let ended_ns = now_ns();
+        let referenced = samplers.end();
         end_ns.store(ended_ns, Ordering::Release);
-        let referenced = sampler.map(Running::end);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (collected, referenced, ended_ns - started_ns)
     });

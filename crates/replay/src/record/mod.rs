@@ -10,7 +10,8 @@
 //! proc_files             files of /proc as text, whatever bytes names have
 //! own                    faults of the calling thread, to learn what a recording adds to them
 //! overhead               what a recording costs the program, and a bound on it
-//! referenced             beside a recording: how many bytes of each mapping are referenced in an interval
+//! samplers               beside a recording: which memory is accessed, by the best source there is
+//! damon, referenced      those sources: regions with access rates; how many bytes of each mapping are referenced
 //! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
 //! follow, signals, tree  waits for the program's end; signals; the processes that descend from it
 //! parse, assemble        records to events, in order of time
@@ -27,6 +28,7 @@ mod calls_by_ptrace;
 mod child;
 mod closing;
 mod collect;
+mod damon;
 mod error;
 mod exits;
 mod follow;
@@ -49,6 +51,7 @@ mod raw;
 mod referenced;
 mod report;
 mod ring;
+mod samplers;
 mod setup;
 mod signals;
 mod sink;
@@ -74,7 +77,7 @@ use attach::has_no_huge_pages;
 pub use attach::{Attach, attach};
 pub use error::RecordError;
 pub use exits::ProcessPeak;
-pub use options::{Options, Thp, Wait};
+pub use options::{Options, Source, Thp, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};
 pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
@@ -89,7 +92,7 @@ use crate::trace::{Header, Tier, Totals, TraceWriter};
 use assemble::Assembler;
 use collect::Collected;
 use follow::{Ended, Following};
-use referenced::Running;
+use samplers::Samplers;
 use setup::Setup;
 use signals::Signals;
 
@@ -153,12 +156,12 @@ fn with_setup(
             let assembler = Assembler::new(writer);
             collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
         });
-        let mut sampler = None;
+        let mut samplers = Samplers::default();
         let followed = (|| {
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
             let traced_by = tracer.as_ref().map(|tracer| tracer.pid);
-            sampler = options.referenced.map(|how| referenced::start(scope, how, move || pids(traced_by)));
+            samplers = Samplers::start(scope, options.accesses, move || pids(traced_by), sender.clone());
             let (program, wait) = (started.pid, options.wait);
             let (signals, messages, heard_ns) = (&mut signals, &sender, &heard_ns);
             let following = Following { program, before, signals, wait, messages, heard_ns };
@@ -169,8 +172,8 @@ fn with_setup(
             Ok::<_, RecordError>((started, ended))
         })();
         let end = followed.as_ref().ok().and_then(|(_, ended)| ended.early_ns);
+        let referenced = samplers.end();
         end_ns.store(end.unwrap_or(u64::MAX), Ordering::Release);
-        let referenced = sampler.map(Running::end);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         followed.map(|(started, ended)| (started, ended, collected, referenced))
     })?;

@@ -35,7 +35,19 @@ pub struct Options {
     /// privileged tier has one.
     pub max_overhead: Option<f64>,
     /// What to sample of the processes meanwhile.
-    pub referenced: Option<Sampling>,
+    pub accesses: Source,
+}
+
+/// How to learn which memory the processes access.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Source {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// By the accessed bits of each mapping. They are no part of the trace.
+    Referenced(Sampling),
+    /// By DAMON, into the trace; where this kernel cannot, by the accessed bits of each mapping if they are sampled so.
+    Damon(Option<Sampling>),
 }
 
 /// Transparent huge pages of a program that is started.

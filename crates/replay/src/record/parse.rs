@@ -213,11 +213,11 @@ fn mapping(body: &[u8]) -> Option<Mapping> {
     })
 }
 
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
-fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
 }
 

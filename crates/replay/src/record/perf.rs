@@ -180,6 +180,19 @@ pub(super) fn open_owner(cpu: i32, kernel: bool, ring_bytes: usize) -> Result<Ow
     open_one(&mut attr, Followed::Thread(0), cpu).map_err(|source| refused("a ring", source))
 }
 
+/// A tracepoint of one thread, on every CPU, with a ring of its own.
+pub(super) fn open_tracepoint(id: u64, thread: i32) -> Result<OwnedFd, RecordError> {
+    let config = Config::Tracepoint { id, filter: None };
+    let wanted = Wanted { source: Source::Minor, config, what: "reports of a thread" };
+    let mut attr = attributes(&wanted, true, Followed::Thread(thread));
+    attr.set_inherit(0);
+    attr.set_disabled(0);
+    open_one(&mut attr, Followed::Thread(thread), EVERY_CPU).map_err(|source| refused(wanted.what, source))
+}
+
+/// A thread is followed wherever it runs.
+const EVERY_CPU: i32 = -1;
+
 fn refused(what: &'static str, source: io::Error) -> RecordError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RecordError::NotPermitted { what, source },

@@ -1,6 +1,6 @@
 //! The kernel's records, parsed and not yet ordered.
 
-use crate::trace::Call;
+use crate::trace::{Accesses, Call};
 
 /// One record of the kernel, in the context of a thread.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub(super) enum RawKind {
     Locked { mm: u64, write: bool },
     /// It is about to release a lock for writing.
     Unlocked { mm: u64 },
+    /// What DAMON saw the process access.
+    Accesses(Box<Accesses>),
     /// So many records were lost.
     Lost { records: u64 },
     /// The process was there before the recording attached to it.

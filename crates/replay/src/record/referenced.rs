@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -62,7 +63,7 @@ pub struct ReferencedProcess {
     pub median: Vec<ReferencedMapping>,
 }
 
-/// A mapping at the end of an interval.
+/// A mapping, or a part of one, at the end of an interval.
 #[derive(Clone, Debug)]
 pub struct ReferencedMapping {
     /// As `maps` shows it; empty for anonymous memory.
@@ -71,6 +72,8 @@ pub struct ReferencedMapping {
     pub start: u64,
     /// Its length in bytes.
     pub len: u64,
+    /// The mapping that it is, or is a part of.
+    pub within: Range<u64>,
     /// Whether it is private anonymous memory.
     pub anonymous: bool,
     /// Bytes of pages that were referenced in the interval.
@@ -266,6 +269,7 @@ fn mapping(area: present::Area) -> ReferencedMapping {
         name: mapping.name,
         start: mapping.start,
         len: mapping.len,
+        within: mapping.start..mapping.start + mapping.len,
         referenced,
         large,
     }

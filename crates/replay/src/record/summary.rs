@@ -33,6 +33,8 @@ pub struct Summary {
     pub populated: (u64, u64),
     /// Mappings that were there before the recording attached, and the bytes of their present pages.
     pub before: (u64, u64),
+    /// What DAMON told, once for each interval and process.
+    pub accesses: u64,
     /// Records that are missing.
     pub lost: u64,
     /// Time of the first and the last event.
@@ -72,6 +74,7 @@ impl Summary {
                 self.vforks += u64::from(*kind == ForkKind::SharedMemory);
             }
             EventKind::ThreadStart { .. } => self.threads += 1,
+            EventKind::Accesses(_) => self.accesses += 1,
             EventKind::Lost { records } => self.lost += records,
             EventKind::Syscall(call) => {
                 let (count, time) = self.calls.entry(call.call).or_default();
@@ -202,12 +205,8 @@ impl fmt::Display for Recorded {
         }
         writeln!(out)?;
         if totals.kernel_faults > 0 {
-            let silent = totals.kernel_faults.saturating_sub(faults.resolved);
-            writeln!(
-                out,
-                "  faults without an event: {silent} of {} that the kernel counted",
-                totals.kernel_faults
-            )?;
+            let (silent, all) = (totals.kernel_faults.saturating_sub(faults.resolved), totals.kernel_faults);
+            writeln!(out, "  faults without an event: {silent} of {all} that the kernel counted")?;
         }
         if summary.populated.0 > 0 {
             writeln!(
@@ -223,7 +222,10 @@ impl fmt::Display for Recorded {
             let names = self.unprivileged.join(", ");
             write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;
         }
-        let more = [self.attached.map(|said| said.to_string()), self.overhead.map(|said| said.to_string())];
+        let accesses =
+            (summary.accesses > 0).then(|| format!("  accesses: {} intervals of DAMON", summary.accesses));
+        let attached = self.attached.map(|said| said.to_string());
+        let more = [accesses, attached, self.overhead.map(|said| said.to_string())];
         for lines in more.iter().flatten() {
             write!(out, "\n{lines}")?;
         }

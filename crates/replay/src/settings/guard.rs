@@ -56,21 +56,37 @@ impl Settings {
         if let Some(first) = sizes.values().next() {
             OpenOptions::new().write(true).open(first).map_err(|error| cannot(&error))?;
         }
-        let lock = lock(&places.lock()).map_err(|error| cannot(&error))?;
-        let recovered = Journal::recover(&places.journal());
-        recovered.told.iter().for_each(|told| say(format_args!("quire: {told}")));
-        if recovered.left {
-            // What is found now is not what was there before the killed run.
-            return Err(SettingsError(format!(
-                "a run that was killed has changed settings that cannot be put back: set them by hand, or remove {}",
-                quoted(&places.journal())
-            )));
-        }
-        let mut journal = Journal::found(sizes.values(), &places.min_free, places.journal());
+        let lock = lock(&places.lock(), Held::Wait).map_err(|error| cannot(&error))?;
+        recover(places)?;
+        let journal = Journal::found(sizes.values(), &places.min_free, places.journal());
         put_back_on_signals();
-        // From here on the signal thread puts back: the journal is written before the first change.
+        Self::begin(places, lock, journal)
+    }
+
+    /// The same for a recording, which notes no setting before it changes one. It reads its signals itself, and ends by
+    /// them: no thread puts back on a signal. Never waits for another process.
+    ///
+    /// # Errors
+    /// Also where another process changes settings.
+    pub(super) fn acquire_beside_a_recording(places: &Places) -> Result<Self, SettingsError> {
+        let lock = lock(&places.lock(), Held::Refuse).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                SettingsError("another run has changed settings of the kernel".to_owned())
+            }
+            _ => SettingsError(format!("cannot change settings of the kernel: {error}")),
+        })?;
+        recover(places)?;
+        // Nothing changes along with what a recording sets.
+        let journal = Journal::found(std::iter::empty(), Path::new(""), places.journal());
+        Self::begin(places, lock, journal)
+    }
+
+    /// The journal is written before the first change. From here on the signal thread, where there is one, puts back.
+    fn begin(places: &Places, lock: File, mut journal: Journal) -> Result<Self, SettingsError> {
         let mut changed = changed();
-        journal.save().map_err(|error| cannot(&error))?;
+        journal.save().map_err(|error| {
+            SettingsError(format!("cannot change settings of the kernel ({error:#}): run as root"))
+        })?;
         *changed = Some(journal);
         Ok(Self { places: places.clone(), _lock: lock })
     }
@@ -139,12 +155,36 @@ fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> SettingsError {
     SettingsError(format!("cannot set {}: {error}", quoted(path)))
 }
 
+/// Puts back what a killed process has left.
+fn recover(places: &Places) -> Result<(), SettingsError> {
+    let recovered = Journal::recover(&places.journal());
+    recovered.told.iter().for_each(|told| say(format_args!("quire: {told}")));
+    if recovered.left {
+        // What is found now is not what was there before the killed run.
+        return Err(SettingsError(format!(
+            "a run that was killed has changed settings that cannot be put back: set them by hand, or remove {}",
+            quoted(&places.journal())
+        )));
+    }
+    Ok(())
+}
+
+/// What becomes of a lock that another process holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// It is waited for.
+    Wait,
+    /// It is an error.
+    Refuse,
+}
+
 /// Opens and locks the lock file, and writes the number of this process into it. No other user may open it: a
 /// user that can could lock it, and keep all runs waiting.
-fn lock(path: &Path) -> io::Result<File> {
+fn lock(path: &Path, held: Held) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     match file.try_lock() {
         Ok(()) => {}
+        Err(TryLockError::WouldBlock) if held == Held::Refuse => return Err(io::ErrorKind::WouldBlock.into()),
         Err(TryLockError::WouldBlock) => {
             say("quire: waiting for another run that has changed settings of the kernel");
             file.lock()?;

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::kdamonds;
 use crate::host::thp::selected;
 use crate::output::{Target, quoted, say};
 
@@ -359,11 +360,15 @@ impl Found {
     }
 }
 
-/// Writes a setting, by one call: not even of a copy is a part ever read.
+/// Writes a setting, by one call: not even of a copy is a part ever read. DAMON's threads are
+/// stopped first, since the kernel keeps their number while one of them runs.
 ///
 /// # Errors
 /// The kernel refuses the value, or this user may not set it.
 pub(super) fn put(path: &Path, value: &str) -> io::Result<()> {
+    if value == "0" && path.file_name().is_some_and(|name| name == kdamonds::NUMBER) {
+        kdamonds::stop_all(path);
+    }
     OpenOptions::new().write(true).open(path)?.write_all(format!("{value}\n").as_bytes())
 }
 

@@ -5,12 +5,14 @@
 //! journal   the values found and the values set, on disk before each change
 //! guard     the right to change settings; dropping it, a signal, or the next start puts them back
 //! left      puts back what a killed run left, at the start of every command
+//! kdamonds  the threads of DAMON, which watches accesses
 //! folios    the sizes of folios for anonymous memory
 //! ```
 
 mod folios;
 mod guard;
 mod journal;
+mod kdamonds;
 mod left;
 mod places;
 

@@ -14,6 +14,8 @@ pub struct Places {
     pub min_free: PathBuf,
     /// The directory of the pools of huge pages.
     pub pools: PathBuf,
+    /// The directory of DAMON's threads.
+    pub kdamonds: PathBuf,
     /// How much memory is free in pieces of each size.
     pub buddyinfo: PathBuf,
     /// The directory of the journal and of the lock file; emptied by a restart of the machine, as the settings are.
@@ -32,6 +34,7 @@ impl Places {
             settings: root.join("sys/kernel/mm/transparent_hugepage"),
             min_free: root.join("proc/sys/vm/min_free_kbytes"),
             pools: root.join("sys/kernel/mm/hugepages"),
+            kdamonds: root.join("sys/kernel/mm/damon/admin/kdamonds"),
             buddyinfo: root.join("proc/buddyinfo"),
             state: root.join("run"),
             root,

@@ -3,8 +3,8 @@
 use super::encode::{CALL_HAS_FILE, CALL_UNORDERED, PAGE_SHIFT, fault_bit, tag};
 use super::wire::{Cursor, Malformed};
 use super::{
-    Access, Call, Event, EventKind, FileId, ForkKind, MapCause, PATH_BYTES_MAX, PATH_MAX, PathId,
-    PopulateCause, Syscall, THREADS_MAX,
+    Access, Accesses, Call, Event, EventKind, FileId, ForkKind, MapCause, PATH_BYTES_MAX, PATH_MAX, PathId,
+    PopulateCause, REGIONS_MAX, Region, Syscall, THREADS_MAX,
 };
 
 /// The reader's state between two events.
@@ -15,6 +15,8 @@ pub(super) struct Decoder {
     last_ns: u64,
     paths: Vec<String>,
     path_bytes: usize,
+    /// Whether the version of the format has [`EventKind::Accesses`].
+    has_accesses: bool,
 }
 
 struct Thread {
@@ -24,6 +26,10 @@ struct Thread {
 }
 
 impl Decoder {
+    pub(super) fn of(version: u16) -> Decoder {
+        Decoder { has_accesses: version >= 5, ..Decoder::default() }
+    }
+
     pub(super) fn path(&self, id: PathId) -> Option<&str> {
         self.paths.get(id.0 as usize).map(String::as_str)
     }
@@ -106,6 +112,7 @@ impl Decoder {
                 len: cursor.varint()?,
                 cause: populate_cause(cursor.byte()?)?,
             },
+            tag::ACCESSES if self.has_accesses => EventKind::Accesses(self.accesses(thread, cursor)?),
             tag::LOST => EventKind::Lost { records: cursor.varint()? },
             _ => return Err(Malformed),
         })
@@ -121,6 +128,25 @@ impl Decoder {
             file: if flag(cursor)? { Some(self.file_id(cursor)?) } else { None },
             file_offset: cursor.varint()?,
         })
+    }
+
+    /// Regions follow one another, and none goes beyond the last address.
+    fn accesses(&mut self, thread: usize, cursor: &mut Cursor<'_>) -> Result<Accesses, Malformed> {
+        let (sample_ns, samples) = (cursor.varint()?, cursor.varint32()?);
+        let cost_ns = optional(cursor)?;
+        let number = usize::try_from(cursor.varint()?).map_err(|_| Malformed)?;
+        if number > REGIONS_MAX {
+            return Err(Malformed);
+        }
+        let mut end = if number == 0 { 0 } else { self.address(thread, cursor)? };
+        let mut region = || {
+            let start = end.checked_add(cursor.varint()?).ok_or(Malformed)?;
+            let len = cursor.varint()?;
+            end = start.checked_add(len).ok_or(Malformed)?;
+            Ok(Region { start, len, accessed: cursor.varint32()? })
+        };
+        let regions = (0..number).map(|_| region()).collect::<Result<_, _>>()?;
+        Ok(Accesses { sample_ns, samples, cost_ns, regions })
     }
 
     fn fault(&mut self, thread: usize, cursor: &mut Cursor<'_>) -> Result<EventKind, Malformed> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::wire::Sink;
-use super::{Access, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall};
+use super::{Access, Accesses, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall};
 
 /// The kind of an entry, in the low five bits of its first byte.
 pub(super) mod tag {
@@ -18,6 +18,7 @@ pub(super) mod tag {
     pub(crate) const FAULT_AROUND: u8 = 8;
     pub(crate) const POPULATE: u8 = 9;
     pub(crate) const LOST: u8 = 10;
+    pub(crate) const ACCESSES: u8 = 11;
     pub(crate) const PATH: u8 = 31;
     /// Set when the event's thread differs from that of the event before.
     pub(crate) const OTHER_THREAD: u8 = 0x80;
@@ -121,6 +122,7 @@ impl Encoder {
                 sink.varint(*len);
                 sink.byte(populate_code(*cause));
             }
+            EventKind::Accesses(accesses) => self.accesses(thread, accesses, sink),
             EventKind::Lost { records } => sink.varint(*records),
         }
     }
@@ -148,6 +150,23 @@ impl Encoder {
         thread
     }
 
+    /// Each region begins so many bytes behind the one before.
+    fn accesses(&mut self, thread: usize, accesses: &Accesses, sink: &mut Sink) {
+        sink.varint(accesses.sample_ns);
+        sink.varint(u64::from(accesses.samples));
+        optional(accesses.cost_ns, sink);
+        sink.varint(accesses.regions.len() as u64);
+        let Some(first) = accesses.regions.first() else { return };
+        self.address(thread, first.start, sink);
+        let mut end = first.start;
+        for region in &accesses.regions {
+            sink.varint(region.start.wrapping_sub(end));
+            sink.varint(region.len);
+            sink.varint(u64::from(region.accessed));
+            end = region.end();
+        }
+    }
+
     fn address(&mut self, thread: usize, address: u64, sink: &mut Sink) {
         let page = address >> PAGE_SHIFT;
         sink.zigzag(page.wrapping_sub(self.last_page[thread]) as i64);
@@ -168,6 +187,7 @@ fn kind_tag(kind: &EventKind) -> u8 {
         EventKind::Fault { .. } => tag::FAULT,
         EventKind::FaultAround { .. } => tag::FAULT_AROUND,
         EventKind::Populate { .. } => tag::POPULATE,
+        EventKind::Accesses(_) => tag::ACCESSES,
         EventKind::Lost { .. } => tag::LOST,
     }
 }

@@ -110,6 +110,8 @@ pub enum EventKind {
         /// The rule that populates it.
         cause: PopulateCause,
     },
+    /// What DAMON saw the process access since the last such event of it.
+    Accesses(Accesses),
     /// Here the recorder lost this many records of the kernel.
     Lost {
         /// How many.
@@ -153,6 +155,38 @@ impl Syscall {
     /// Whether it succeeded.
     pub const fn ok(&self) -> bool {
         !(self.result < 0 && self.result >= -4095)
+    }
+}
+
+/// An aggregation of DAMON: it cuts the address space of a process into regions, and looks again and again at the
+/// accessed bit of one page of each, chosen at random each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accesses {
+    /// From one look to the next, as it was asked for.
+    pub sample_ns: u64,
+    /// Looks of the aggregation, at most.
+    pub samples: u32,
+    /// Time of the kernel's thread on a CPU since the event before of any process; `None` if the kernel does not tell.
+    pub cost_ns: Option<u64>,
+    /// By address; they do not overlap.
+    pub regions: Vec<Region>,
+}
+
+/// A range of addresses that DAMON takes for equally often accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Looks that found the page accessed since the look before.
+    pub accessed: u32,
+}
+
+impl Region {
+    /// The address behind the last.
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
     }
 }
 

@@ -21,7 +21,8 @@ mod writer;
 pub use call::Call;
 pub use error::TraceError;
 pub use event::{
-    Access, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall, clone_flags,
+    Access, Accesses, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Region, Syscall,
+    clone_flags,
 };
 pub use header::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals};
 pub use layout::{FutureLock, Layouts, Mapping, huge_bits, mmap_length, protects_downwards};
@@ -30,7 +31,7 @@ pub use settle::{Placed, Settled};
 pub use writer::{TraceWriter, Written};
 
 /// The format version that this build writes.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// The oldest format version that this build reads: its header ends without limits. Version 2 has nothing
 /// of processes that ran before their recording.
@@ -56,6 +57,9 @@ pub(crate) const PATH_MAX: usize = 8 * 1024;
 
 /// The most threads that one trace may have.
 pub(crate) const THREADS_MAX: usize = 1 << 22;
+
+/// The most regions of one event.
+pub const REGIONS_MAX: usize = 4096;
 
 /// Windows of at most this many bits are used for compression, so that a reader's memory is bounded.
 pub(crate) const WINDOW_LOG: u32 = 20;

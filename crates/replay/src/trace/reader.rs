@@ -103,7 +103,7 @@ impl<R: Read> TraceReader<R> {
             expanded: 0,
             chunk: Vec::new(),
             position: 0,
-            decoder: Decoder::default(),
+            decoder: Decoder::of(found),
             events: 0,
             done: false,
         })

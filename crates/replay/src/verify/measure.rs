@@ -252,7 +252,7 @@ impl<'a> Measuring<'a> {
             ends_with_recorder: true,
             thp: record::Thp::Off,
             max_overhead: None,
-            referenced: None,
+            accesses: record::Source::Nothing,
         };
         self.before.each_run()?;
         let streams = Streams::of_program(self.shown)?;

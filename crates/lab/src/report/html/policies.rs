@@ -26,14 +26,23 @@ pub(super) struct Policies {
     reach: Option<Reach>,
 }
 
-/// Of referenced bits.
+/// Of referenced bits, or of what DAMON saw.
 #[derive(Deserialize)]
 struct Reach {
+    /// None in what older versions wrote.
+    #[serde(default)]
+    damon: Option<Damon>,
     interval_ns: u64,
     process: Option<ReferencedProcess>,
     tlb_last_4k: u64,
     tlb_last_2m: u64,
-    overhead_percent: f64,
+    overhead_percent: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Damon {
+    regions: u64,
+    samples: u64,
 }
 
 #[derive(Deserialize)]
@@ -145,14 +154,25 @@ fn reach(reach: &Reach) -> Markup {
         return html! { "Unknown: no interval came to its end." };
     };
     let With2m { least_2m, most_2m, least_4k, most_4k } = &process.with_2m;
+    let interval = duration(reach.interval_ns as f64);
+    let took = |percent: f64| match reach.damon {
+        Some(_) => format!(" DAMON's thread took {percent:.1} % of one CPU."),
+        None => format!(" Clearing and reading the bits took {percent:.1} % of the time."),
+    };
     html! {
-        "A model from referenced bits, interval " (duration(reach.interval_ns as f64)) ": " (process.program)
-        " references " (mebibytes(process.median_bytes)) " in the median of " (process.intervals) " intervals, "
+        @match &reach.damon {
+            None => { "A model from referenced bits, interval " (interval) ": " (process.program) " references " }
+            Some(Damon { regions, samples }) => {
+                "A model from DAMON, " (regions) " regions, each looked at every " (interval) ", " (samples)
+                " looks to an interval: " (process.program) " accesses from one look to the next "
+            }
+        }
+        (mebibytes(process.median_bytes)) " in the median of " (process.intervals) " intervals, "
         (mebibytes(process.most_bytes)) " in the process. That takes " (thousands(process.entries_4k as f64))
         " entries of 4 KiB, of which the last level has " (thousands(reach.tlb_last_4k as f64))
         "; with anonymous memory in 2 MiB " (thousands(*least_2m as f64)) " to " (thousands(*most_2m as f64))
         " of 2 MiB (of " (thousands(reach.tlb_last_2m as f64)) ") and " (thousands(*least_4k as f64))
-        " to " (thousands(*most_4k as f64)) " of 4 KiB. Clearing and reading the bits took " (format!("{:.1} %", reach.overhead_percent)) " of the time."
+        " to " (thousands(*most_4k as f64)) " of 4 KiB." (reach.overhead_percent.map(took).unwrap_or_default())
     }
 }
 

@@ -52,6 +52,7 @@ impl Recorded {
             "kernel_faults": totals.kernel_faults,
             "populated": {"ranges": summary.populated.0, "bytes": summary.populated.1},
             "calls": calls,
+            "accesses": summary.accesses,
             "lost": totals.lost,
             "ring_grown_to_bytes": self.grown_to,
             "unprivileged": self.unprivileged,

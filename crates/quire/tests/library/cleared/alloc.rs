@@ -1,14 +1,13 @@
 //! The page allocator alone: folios of every order, split, merged, on lists, and drawn.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
-use hosted::raw::RawPages;
+use hosted::raw::{RawMachine, RawPages};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
+use quire::arch::Entry;
 use quire::page_alloc::{Gfp, Mobility, Urgency};
-use quire::platform::FramePlatform;
 use quire::stats::Stat;
 use quire::vm::FolioPolicy;
 use testkit::{order, seed};
@@ -20,11 +19,7 @@ use crate::vm::world::Manager;
 
 /// Stores to all frames of a folio that the test has.
 pub(super) fn write_to(machine: &Hosted, frame: Frame, folio: Order) {
-    (0..folio.frames()).for_each(|at| {
-        let word = machine.direct_map(frame.add(at).addr()).cast::<u64>();
-        // SAFETY: the machine maps every frame for as long as it lives, and the test was given this one.
-        unsafe { AtomicU64::from_ptr(word) }.store(1, Ordering::Relaxed);
-    });
+    (0..folio.frames()).for_each(|at| machine.store_entry_raw(frame.add(at), 0, Entry::from_bits(1)));
 }
 
 /// Takes three folios of each order a few times, and stores to them in the second round.

@@ -99,6 +99,9 @@ pub struct HostedConfig {
     /// takes only the host memory that a test touches. For anonymous memory from 256 MiB on, with Linux 6.7 or later.
     /// Such memory is not in huge pages, since one touch would take a whole one.
     pub lazy_clears: bool,
+    /// Notice memory that is cleared although it is still zero from an earlier clear
+    /// ([`crate::Hosted::frames_cleared_again`]).
+    pub watch_clears: bool,
     /// Features of the host's processors that the machine's lack, for kernels that clear and copy.
     pub lacks: Vec<Feature>,
     /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) polls it before it sleeps,
@@ -133,6 +136,7 @@ impl HostedConfig {
             interrupt_price: false,
             clearing: true,
             lazy_clears: true,
+            watch_clears: false,
             lacks: Vec::new(),
             halt_poll: Duration::ZERO,
             check_ranks: true,
@@ -191,6 +195,12 @@ impl HostedConfig {
     pub fn without(mut self, feature: Feature) -> Self {
         self.lacks.push(feature);
         self
+    }
+
+    /// The same, and memory that is cleared twice is noticed.
+    #[must_use]
+    pub fn watching_clears(self) -> Self {
+        Self { watch_clears: true, ..self }
     }
 
     /// The same with CPUs that keep translations of roots that they leave.

@@ -10,6 +10,7 @@
 mod arena;
 mod bare;
 mod barriers;
+mod cleared;
 mod config;
 mod counters;
 mod error;
@@ -34,6 +35,7 @@ mod violation;
 
 pub use arena::Arena;
 pub use bare::{Bare, Pinned};
+pub use cleared::ClearedAgain;
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
 pub use counters::Counters;
 pub use error::HostedError;

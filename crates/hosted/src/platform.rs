@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, PagingMode, ProcessorState, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::limits::FRAME_SIZE;
 use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 use rustix::thread::{futex, sched_yield};
@@ -213,8 +212,7 @@ unsafe impl FramePlatform for Hosted {
     }
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        let bytes = frames.count * FRAME_SIZE;
-        self.own_counters().bytes_cleared.add(bytes);
+        let bytes = self.count_clear(frames);
         if !self.config.clearing || bytes == 0 {
             return;
         }
@@ -231,8 +229,7 @@ unsafe impl FramePlatform for Hosted {
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        let bytes = from.count * FRAME_SIZE;
-        self.own_counters().bytes_copied.add(bytes);
+        let bytes = self.count_copy(FrameRange::new(to, from.count));
         if !self.config.clearing || bytes == 0 {
             return;
         }

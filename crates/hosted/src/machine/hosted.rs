@@ -10,6 +10,7 @@ use quire::limits::FRAME_SIZE;
 
 use crate::arena::Arena;
 use crate::barriers;
+use crate::cleared::Ledger;
 use crate::config::{HostedConfig, MemoryRange};
 use crate::counters::{Counters, CpuCounters};
 use crate::error::HostedError;
@@ -30,6 +31,8 @@ pub struct Hosted {
     pub(crate) tlbs: Tlbs,
     pub(crate) nested: NestedTables,
     pub(crate) violations: Violations,
+    /// What was cleared and not stored to since, if that is watched.
+    pub(crate) ledger: Option<Ledger>,
     pub(crate) born: Instant,
     /// Turns of spin loops, on all CPUs.
     pub(crate) spins: AtomicU64,
@@ -94,6 +97,7 @@ impl Hosted {
             tlbs: Tlbs::new(&config),
             nested: NestedTables::new(watched_frames(&config)),
             violations: Violations::default(),
+            ledger: ledger(&config),
             born: Instant::now(),
             spins: AtomicU64::new(0),
             online: (0..config.cpus).fold(AtomicCpuSet::new(), |online, cpu| {
@@ -224,6 +228,13 @@ impl Hosted {
 fn watched_frames(config: &HostedConfig) -> u64 {
     let last = config.ranges.last().filter(|_| config.tlb_model);
     last.map_or(0, |range| range.end().0 / FRAME_SIZE)
+}
+
+/// Of all memory, on a machine that watches clears.
+fn ledger(config: &HostedConfig) -> Option<Ledger> {
+    let (first, last) = (config.ranges.first()?, config.ranges.last()?);
+    let frame = |addr: PhysAddr| addr.0 / FRAME_SIZE;
+    config.watch_clears.then(|| Ledger::new(frame(first.start), frame(last.end())))
 }
 
 #[cold]

@@ -1,5 +1,6 @@
 //! The machine as a value, threads that run as its CPUs, and its handling of broken rules.
 
+mod cleared;
 mod cpus;
 mod hosted;
 mod violations;

@@ -19,7 +19,7 @@ mod walk;
 
 use std::sync::atomic::Ordering;
 
-use quire::addr::{PhysAddr, VirtAddr};
+use quire::addr::{Frame, FrameRange, PhysAddr, VirtAddr};
 use quire::limits::FRAME_SIZE;
 
 pub use fault::{FaultCause, PageFault};
@@ -141,6 +141,9 @@ impl Hosted {
             }
         };
         self.check_served(tlb, addr, access, leaf);
+        if access.writes() {
+            self.count_store(FrameRange::new(Frame(leaf.frame), leaf_frames(leaf.level)));
+        }
         let offset = addr & ((1 << shift(leaf.level)) - 1);
         Ok(PhysAddr((leaf.frame << 12) + offset))
     }

@@ -1,5 +1,6 @@
 //! The hosted machine as its users see it.
 
+mod cleared;
 mod interrupts;
 mod machine;
 mod mmu;

@@ -6,6 +6,7 @@ use oracle as _;
 
 mod alloc;
 mod clear;
+mod cleared;
 mod collapse;
 mod counts;
 mod errors;

@@ -21,9 +21,9 @@ use crate::page_alloc::pcp::Lists;
 #[cfg(feature = "published")]
 use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::request::Requests;
-use crate::page_alloc::store::Store;
 use crate::page_alloc::store::marks::BY_RULE;
 use crate::page_alloc::store::slots::CountRoom;
+use crate::page_alloc::store::{Store, zeroed as zeroes};
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::{SpinLock, Stack};
@@ -196,19 +196,19 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
                 .set_whole(number, false);
         }
         let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
-        self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));
+        self.reserved += self.adopt_edge(layout, range, FrameRange::new(start, up.0 - start.0));
         let down = end.block().first_frame().max(up);
-        self.reserved += self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
+        self.reserved += self.adopt_edge(layout, range, FrameRange::new(down, end.0 - down.0));
     }
 
     /// Makes part of a block usable in small pieces, never whole; how many of its frames stay out of use.
-    fn adopt_edge(&self, layout: &Layout<'_>, node: u8, frames: FrameRange) -> u64 {
+    fn adopt_edge(&self, layout: &Layout<'_>, range: &MemoryRange, frames: FrameRange) -> u64 {
         if frames.count == 0 {
             return 0;
         }
         let number = frames.start.block();
         let block = self.frames().memmap.block(number);
-        let zone = &self.store().zones[layout.zone_of(frames.start, node)];
+        let zone = &self.store().zones[layout.zone_of(frames.start, range.node)];
         let (start, count) = (frames.start.index_in_block(), frames.count as usize);
         let known = block.state() == BlockState::Small;
         if known && block.zone() != usize::from(zone.number) {
@@ -222,11 +222,14 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         } else {
             (count, frames)
         };
+        let zeroed = range.zeroed && self.store().zeroes.remember;
         if known {
             self.extend_small(block, start, count);
+            let more = if zeroed { FrameMask::run(start, count) } else { FrameMask::EMPTY };
+            zeroes::change(zone, block, block.zeroed().union(more));
         } else {
             let missing = FrameMask::ALL.without(FrameMask::run(start, count));
-            self.store().make_small(zone, number, block, missing, false);
+            self.store().make_small(zone, number, block, missing, zeroed);
             for (start, count) in missing.runs() {
                 block.columns().inspect(|columns| columns.set_states(start, count, FrameState::RESERVED));
             }

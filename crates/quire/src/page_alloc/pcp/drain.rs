@@ -122,7 +122,7 @@ impl<P: FramePlatform> Lists<'_, P> {
             let room = (SCRAPE_FRAMES - scraped) >> order_of(own.number).get();
             let take = || self.pop_loading(own).or_else(|| self.pop_last(list)).map(|(frame, _)| frame);
             let most = Most { folios: room.max(1) as usize, blocks: VISIT_BLOCKS };
-            scraped += self.drain_list(list, own.number, most, &access.lists.sorter, take);
+            scraped += self.drain_list::<true>(list, own.number, most, &access.lists.sorter, take);
             if scraped >= SCRAPE_FRAMES {
                 break;
             }
@@ -150,7 +150,7 @@ impl<P: FramePlatform> Lists<'_, P> {
     fn drain_level(&self, level: &Level, sorter: &[SortEntry]) -> u64 {
         let drain = |(at, list): (usize, &FrameList)| {
             list.batch.store(4, Ordering::Relaxed);
-            self.drain_list(list, at % LISTS, Most::ALL, sorter, || self.pop_arrays(list))
+            self.drain_list::<true>(list, at % LISTS, Most::ALL, sorter, || self.pop_arrays(list))
         };
         level.filled().map(drain).sum()
     }
@@ -204,7 +204,7 @@ impl<P: FramePlatform> Lists<'_, P> {
         let mut sorting = Sorting::new(sorter);
         // The magazine's own folio goes last.
         let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));
-        frames.for_each(|frame| self.store.sort_in(&mut sorting, frame, order));
+        frames.for_each(|frame| self.store.sort_in_marked(&mut sorting, frame, order));
         self.store.sort_out(&mut sorting);
         self.frames().count(Stat::PcpDrain, given);
         given
@@ -224,11 +224,13 @@ impl<P: FramePlatform> Lists<'_, P> {
     pub(in crate::page_alloc) fn drain_other(&self, own: OwnList<'_>, sorter: &[SortEntry]) {
         own.list.exchange();
         let most = Most { folios: usize::MAX, blocks: VISIT_BLOCKS };
-        self.drain_list(own.list, own.number, most, sorter, || own.list.pop().map(|(frame, _)| frame));
+        let take = || own.list.pop().map(|(frame, _)| frame);
+        self.drain_list::<false>(own.list, own.number, most, sorter, take);
     }
 
-    /// Gives folios that `take` pops off the caller's list back to the store; returns how many frames.
-    fn drain_list(
+    /// Gives folios that `take` pops off the caller's list back to the store; returns how many frames. `MARKED`: those that
+    /// are known to be zero stay so.
+    fn drain_list<const MARKED: bool>(
         &self,
         list: &FrameList,
         number: usize,
@@ -241,7 +243,11 @@ impl<P: FramePlatform> Lists<'_, P> {
             && sorting.visited() < most.blocks
             && let Some(frame) = take()
         {
-            self.store.sort_in(&mut sorting, frame, order);
+            if MARKED {
+                self.store.sort_in_marked(&mut sorting, frame, order);
+            } else {
+                self.store.sort_in(&mut sorting, frame, order);
+            }
             taken += 1;
         }
         self.store.sort_out(&mut sorting);

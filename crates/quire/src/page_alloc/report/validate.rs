@@ -229,17 +229,32 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             let run = |(start, count)| FrameRange::new(first.add(start as u64), count as u64);
             block.zeroed().runs().map(run).try_for_each(check)?;
         }
+        let mut listed = Ok(());
+        self.each_listed_zero(|folio| listed = listed.and_then(|()| check(folio)));
+        listed
+    }
+
+    /// Frames on per-CPU lists that are known to be zero. No CPU uses the lists meanwhile.
+    pub fn zeroed_on_lists(&self) -> u64 {
+        let mut frames = 0;
+        self.each_listed_zero(|folio| frames += folio.count);
+        frames
+    }
+
+    /// Shows the folios on per-CPU lists that are known to be zero, parked ones included. At rest.
+    fn each_listed_zero(&self, mut show: impl FnMut(FrameRange)) {
+        let mut show = |at: usize, frame: Frame| {
+            let block = self.frames().memmap.block(frame.block());
+            if FrameState::of(self.frames().state_cell(block, frame)).is_zeroed() {
+                show(FrameRange::folio(frame, order_of(at % LISTS)));
+            }
+        };
         for level in self.lists().cpus.iter().flat_map(|cpu| &cpu.levels) {
-            for (at, list) in level.indexed() {
-                let zeroed = |&frame: &Frame| {
-                    let block = self.frames().memmap.block(frame.block());
-                    FrameState::of(self.frames().state_cell(block, frame)).is_zeroed()
-                };
-                let folio = |frame| FrameRange::folio(frame, order_of(at % LISTS));
-                list.frames().filter(zeroed).map(folio).try_for_each(check)?;
+            level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| show(at, frame)));
+            for (at, list, parked) in level.all_parked() {
+                parked.each(self.platform(), list.capacity(), |frame| show(at, frame));
             }
         }
-        Ok(())
     }
 
     fn small_blocks(&self, zone: &Zone) -> impl Iterator<Item = &Block> {

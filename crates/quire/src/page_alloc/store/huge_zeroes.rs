@@ -5,6 +5,7 @@ use crate::clear::Extent;
 use crate::error::Cancelled;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
+use crate::page_alloc::frames::owned::Folio;
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::whole::blocks_of;
 use crate::platform::FramePlatform;
@@ -30,13 +31,43 @@ impl<P: FramePlatform> Store<'_, P> {
         if FrameState::of(block.folio_state_cell()).is_zeroed() {
             return self.frames.note_all_huge_zero(frame, order);
         }
+        self.zero_blocks(frame, order, |at| self.frames.note_huge_zero(frame, at));
+    }
+
+    /// Calls `zero` with the index of each block that is known to be zero, of a folio that was just allocated by a
+    /// request for zeroes. The folio as a whole is not.
+    pub(crate) fn zero_blocks(&self, frame: Frame, order: Order, zero: impl FnMut(u32)) {
         // A folio of one block may come from a list, and the pool's bit is of an earlier time.
-        if order > Order::BLOCK {
-            let zone = &self.zones[block.zone()];
-            zone.zero_blocks_of(self.frames.platform, frame.block(), blocks_of(order), |at| {
-                self.frames.note_huge_zero(frame, at);
-            });
+        if self.zeroes.remember && order > Order::BLOCK {
+            let zone = &self.zones[self.frames.memmap.block(frame.block()).zone()];
+            zone.zero_blocks_of(self.frames.platform, frame.block(), blocks_of(order), zero);
         }
+    }
+
+    /// Clears a folio that was just allocated by a request for zeroes, and as a whole is not known to be zero: all
+    /// blocks but those that are, the one that a task waits for last. The extent is the folio.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub(crate) fn clear_stale(&self, folio: &mut Folio, extent: &Extent) -> Result<(), Cancelled> {
+        let (frame, order) = (folio.frame(), folio.order());
+        // A bit for each block.
+        let mut zero = [0_u64; blocks_of(Order::GIGANTIC) as usize / 64];
+        self.zero_blocks(frame, order, |at| zero[at as usize / 64] |= 1 << (at % 64));
+        if zero.iter().all(|&word| word == 0) {
+            return self.frames.clear_extent(folio, extent);
+        }
+        let near = extent.near.map_or(0, |near| (near.0 - frame.0) / BLOCK_FRAMES as u64);
+        let count = u64::from(blocks_of(order));
+        for at in (1..=count).map(|at| (near + at) % count) {
+            let part = FrameRange::folio(frame.add(at * BLOCK_FRAMES as u64), Order::BLOCK);
+            if zero[at as usize / 64] >> (at % 64) & 1 == 1 {
+                self.known(part.start, Order::BLOCK);
+            } else {
+                self.frames.clear_extent(folio, &extent.within(part))?;
+            }
+        }
+        Ok(())
     }
 
     /// Clears what is not known to be zero of a page that the caller has taken from its pool, the block that

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::arch::expect_changes;
 use crate::limits::PCP_BATCH;
-use crate::memmap::{Block, FrameMask};
+use crate::memmap::{Block, FrameMask, FrameState};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::sorting::{BlockWords, SortEntry, Sorting};
 use crate::platform::FramePlatform;
@@ -26,6 +26,23 @@ impl<P: FramePlatform> Store<'_, P> {
         }
         self.start_entry(sorting, entry, at, number);
         entry.set_only(frame.index_in_block(), order);
+    }
+
+    /// As [`Self::sort_in`], and a folio that is known to be zero stays so: for drains that no free waits for, since it
+    /// reads the state of each folio.
+    pub(in crate::page_alloc) fn sort_in_marked(
+        &self,
+        sorting: &mut Sorting<'_>,
+        frame: Frame,
+        order: Order,
+    ) {
+        let block = self.frames.memmap.block(frame.block());
+        if order < Order::BLOCK && FrameState::of(self.frames.state_cell(block, frame)).is_zeroed() {
+            sorting.visited += 1;
+            block.lock(self.frames.platform);
+            return self.put_zeroed(frame.block(), block, frame.index_in_block(), order);
+        }
+        self.sort_in(sorting, frame, order);
     }
 
     #[inline(never)]

@@ -13,7 +13,7 @@ use crate::page_alloc::store::slots::CountSlot;
 use crate::page_alloc::store::zone::{Wanted, Zone};
 use crate::platform::FramePlatform;
 
-pub(in crate::page_alloc) fn blocks_of(order: Order) -> u32 {
+pub(in crate::page_alloc) const fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 

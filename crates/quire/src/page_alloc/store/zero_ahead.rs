@@ -60,7 +60,8 @@ impl<P: FramePlatform> Store<'_, P> {
         let taken = self.frames.interrupts_guarded(|| zone.take_stale_block(self.frames.platform));
         let Some(number) = taken else { return false };
         zone.add_free(-(BLOCK_FRAMES as i64));
-        let cleared = self.zero_frames(FrameRange::folio(number.first_frame(), Order::BLOCK));
+        let cleared =
+            self.zero_frames(FrameRange::folio(number.first_frame(), Order::BLOCK), FrameMask::EMPTY);
         self.frames.interrupts_guarded(|| {
             zone.put_blocks(self.frames.platform, &self.frames.memmap, number, 1, cleared)
         });
@@ -74,8 +75,9 @@ impl<P: FramePlatform> Store<'_, P> {
         let Some(number) = found else { return false };
         let mut cleared = false;
         for _ in 0..BLOCK_FRAMES / ZERO_AHEAD_FRAMES {
-            let Some(folio) = self.frames.interrupts_guarded(|| self.take_stale(zone, number)) else { break };
-            cleared = self.zero_frames(FrameRange::folio(folio, PIECE));
+            let taken = self.frames.interrupts_guarded(|| self.take_stale(zone, number));
+            let Some((folio, zeroed)) = taken else { break };
+            cleared = self.zero_frames(FrameRange::folio(folio, PIECE), zeroed);
             self.frames.interrupts_guarded(|| self.put_piece(folio, cleared));
             if !cleared {
                 break;
@@ -93,8 +95,8 @@ impl<P: FramePlatform> Store<'_, P> {
         })
     }
 
-    /// Takes a free piece that is not zero from a block.
-    fn take_stale(&self, zone: &Zone, number: BlockNumber) -> Option<Frame> {
+    /// Takes a free piece that is not zero from a block. Returns with it which frames of the block were known to be zero.
+    fn take_stale(&self, zone: &Zone, number: BlockNumber) -> Option<(Frame, FrameMask)> {
         let block = self.frames.memmap.block(number);
         block.lock(self.frames.platform);
         let ours = block.state() == BlockState::Small
@@ -102,9 +104,9 @@ impl<P: FramePlatform> Store<'_, P> {
             && !zone.isolated.contains(number);
         let taken = if ours { take_piece(zone, block) } else { None };
         block.unlock(self.frames.platform);
-        let index = taken?;
+        let (index, zeroed) = taken?;
         zone.add_free(-(ZERO_AHEAD_FRAMES as i64));
-        Some(number.first_frame().add(index as u64))
+        Some((number.first_frame().add(index as u64), zeroed))
     }
 
     /// Frees a piece that [`Self::take_stale`] took.
@@ -120,20 +122,25 @@ impl<P: FramePlatform> Store<'_, P> {
         }
     }
 
-    /// Clears frames taken out of the store unless the task is dying; returns whether it did. Reschedules.
-    fn zero_frames(&self, frames: FrameRange) -> bool {
-        let extent = Extent::new(frames, TouchHint::Later);
-        // SAFETY: invariant 1: the caller has taken the frames out of the store.
-        let clear = || unsafe { self.frames.clear_frames_in_stretches(&extent) };
-        let cleared = !self.frames.platform.is_dying() && clear().is_ok();
-        self.frames.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
+    /// Clears frames of one block that were taken out of the store, but those that are zero by `zeroed`, unless the task
+    /// is dying; returns whether it did. Reschedules.
+    fn zero_frames(&self, frames: FrameRange, zeroed: FrameMask) -> bool {
+        let first = frames.start.block().first_frame();
+        let all = FrameMask::run(frames.start.index_in_block(), frames.count as usize);
+        let clear = |(at, count): (usize, usize)| {
+            let run = FrameRange::new(first.add(at as u64), count as u64);
+            // SAFETY: invariant 1: the caller has taken the frames out of the store.
+            unsafe { self.frames.clear_frames_in_stretches(&Extent::new(run, TouchHint::Later)) }
+        };
+        let stale = all.without(zeroed);
+        let cleared = !self.frames.platform.is_dying() && stale.runs().map(clear).all(|done| done.is_ok());
+        self.frames.count(Stat::PgzeroAhead, if cleared { stale.count() as u64 } else { 0 });
         self.frames.platform.reschedule_point();
         cleared
     }
 }
 
-/// Index of the first free piece that is not all known to be zero: single zeroed frames in it are cleared
-/// again with the rest. Under the block's lock, or as a hint.
+/// Index of the first free piece that is not all known to be zero. Under the block's lock, or as a hint.
 fn stale_piece(block: &Block) -> Option<usize> {
     let zeroed = block.columns().filter(|_| block.has_zeroed()).map(|columns| columns.zeroed());
     let is_zero = |at| zeroed.is_some_and(|zeroed| zeroed.contains_run(at, ZERO_AHEAD_FRAMES));
@@ -142,12 +149,13 @@ fn stale_piece(block: &Block) -> Option<usize> {
 }
 
 /// Marks the first such piece as a used folio, with the state of one on a list: a task that looks at it waits until it is
-/// free. Returns its index. Under the block's lock.
-fn take_piece(zone: &Zone, block: &Block) -> Option<usize> {
+/// free. Returns its index, and which frames were known to be zero. Under the block's lock.
+fn take_piece(zone: &Zone, block: &Block) -> Option<(usize, FrameMask)> {
     let piece = FrameMask::run(stale_piece(block)?, ZERO_AHEAD_FRAMES);
+    let zeroed = block.zeroed();
     // Without marks, a search for unknown contents takes it first.
-    zeroes::change(zone, block, block.zeroed().without(piece));
+    zeroes::change(zone, block, zeroed.without(piece));
     let index = take_group(zone, block, &Search { listed: true, ..Search::within(PIECE) })?;
     count_taken(block, 1, PIECE);
-    Some(index)
+    Some((index, zeroed))
 }

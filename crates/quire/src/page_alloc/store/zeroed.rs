@@ -31,7 +31,10 @@ pub(in crate::page_alloc) fn take_group(
         Contents::Zeroed => zeroed,
         Contents::Unknown => free.without(zeroed),
     };
-    let index = rather.find_group(search.order).or_else(|| free.find_group(search.order))?;
+    // A group that is zero in part is cleared whole, so a group without a mark comes before it.
+    let unmarked = || free.without(zeroed).find_group(search.order);
+    let index =
+        rather.find_group(search.order).or_else(unmarked).or_else(|| free.find_group(search.order))?;
     let group = FrameMask::run(index, search.order.frames() as usize);
     let marked = zeroed.intersection(group);
     if !marked.is_empty() {
@@ -76,7 +79,7 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// Counts, and verifies if configured, a folio that was allocated as known to be zero.
     #[inline]
-    pub(in crate::page_alloc) fn known(&self, frame: Frame, order: Order) -> Contents {
+    pub(crate) fn known(&self, frame: Frame, order: Order) -> Contents {
         self.frames.count(Stat::PgzeroKnown, order.frames());
         if self.zeroes.verify {
             self.verify(frame, order);

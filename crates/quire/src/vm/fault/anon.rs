@@ -129,7 +129,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             }
             Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
         };
-        match pages.frames().clear_extent(&mut folio, &extent) {
+        match pages.store().clear_stale(&mut folio, &extent) {
             Ok(()) => Ok(folio),
             Err(cancelled) => {
                 self.memory.give_up(folio);

@@ -25,7 +25,7 @@ use crate::vm::fault::flags::fresh_flags;
 use crate::vm::fault::step::Caller;
 use crate::vm::gigantic::cancel::Cancellation;
 use crate::vm::gigantic::pool::PoolClears;
-use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Source};
+use crate::vm::gigantic::state::{Cleared, Folio, Found, NotBegun, Piece, Pieces, Source};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
 use crate::vm::space::address_space::AddressSpace;
@@ -81,6 +81,10 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
 
     /// Clears a piece; the surroundings of a frame that is touched at once come last.
     fn clear_piece(self, piece: &Piece, touched: Option<Frame>) -> Result<(), Cancelled> {
+        if piece.zero {
+            self.pages().store().known(piece.frames().start, Order::BLOCK);
+            return Ok(());
+        }
         let hint = if touched.is_some() { TouchHint::Soon } else { TouchHint::Unknown };
         let extent = Extent::new(piece.frames(), hint).part_of(PageSize::Size1G.bytes());
         let extent = touched.map_or(extent, |frame| extent.near(frame));
@@ -176,6 +180,8 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
     ) -> Result<Piece, NotBegun> {
         let (pages, owner, family) = (self.memory.pages(), self.mapper.number(), self.family);
         let (base, index) = place_of(addr);
+        let mut zero = Pieces::NONE;
+        pages.store().zero_blocks(fresh.frame(), Order::GIGANTIC, |at| zero.insert(at as usize));
         let mut folios = self.memory.gigantic_clears().lock(self.memory.platform());
         // Two tasks that touch fresh memory at once each allocate a folio.
         if folios.iter().flatten().any(|folio| (folio.owner, folio.base) == (owner, base)) {
@@ -198,7 +204,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         }
         pages.frames().set_whole_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));
         let mut folio = Folio::new((owner, family), base, frame, Source::Allocated);
-        folio.touched = index;
+        (folio.touched, folio.zero) = (index, zero);
         let piece = folio.claim(slot, index);
         self.memory.gigantic_clears().put(&mut folios, slot, folio);
         Ok(piece)

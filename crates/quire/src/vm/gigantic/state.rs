@@ -38,7 +38,8 @@ pub(super) struct Folio {
     pub(super) done: Pieces,
     /// Pieces that must not be started. When a claim on one is given back, the piece counts as done.
     pub(super) cancelled: Pieces,
-    /// Pieces of a page of a file that idle CPUs found to be zero: they need not look again.
+    /// Pieces that were known to be zero when the folio was allocated; of a page of a file, those that idle CPUs found to
+    /// be zero, which need not look again.
     pub(super) zero: Pieces,
     /// The piece that was touched last.
     pub(super) touched: usize,
@@ -77,6 +78,8 @@ pub(in crate::vm) struct Piece {
     pub(super) family: u64,
     pub(super) base: VirtAddr,
     pub(super) folio: Frame,
+    /// It was known to be zero when its folio was allocated.
+    pub(super) zero: bool,
 }
 
 /// The state of the piece around an address.
@@ -193,7 +196,7 @@ impl Folio {
 
     pub(super) fn piece(&self, slot: usize, index: usize) -> Piece {
         let Self { owner, family, base, frame, .. } = *self;
-        Piece { slot, index, owner, family, base, folio: frame }
+        Piece { slot, index, owner, family, base, folio: frame, zero: self.zero.contains(index) }
     }
 
     /// The pieces that lie wholly in a range of addresses.

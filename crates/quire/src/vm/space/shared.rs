@@ -2,13 +2,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::addr::{Frame, Order};
+use crate::addr::Frame;
 use crate::error::InitError;
 use crate::filemap::FileTable;
 use crate::hugetlb::HugePools;
 use crate::limits::RECLAIM_FRAMES;
 use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator, TableFrames};
-use crate::platform::{Platform, TouchHint};
+use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::slab::Cache;
 use crate::stats::Stat;
@@ -76,9 +76,8 @@ impl<'p, P: Platform> MmShared<'p, P> {
         fork: ForkStrategy,
         huge: HugePools<'p>,
     ) -> Result<Self, InitError> {
-        let mut zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
+        let zero = pages.requests().alloc_zero_page(Gfp::KERNEL).map_err(|_| InitError::TooSmall)?;
         pages.requests().hold_for_manager(zero.frames()).map_err(|_| InitError::TooSmall)?;
-        pages.frames().clear(&mut zero, TouchHint::Later);
         let tables = &mut TableFrames::new(&pages);
         let files = FileTable::new(tables)?;
         let userfaults = Contexts::new(tables)?;

@@ -22,7 +22,9 @@ use crate::memory::manager::{self, Balance};
 use crate::observe;
 use crate::program::image::ProgramFile;
 use crate::selftest;
+use crate::task::credentials::ROOT;
 use crate::task::exec::{self, Strings};
+use crate::task::limits::UNLIMITED;
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
 use crate::task::thread::{Task, UserContext};
@@ -95,7 +97,7 @@ fn run_command() -> Outcome {
 
 /// Makes the first process. Its program is loaded here, in the supervisor, so that a failure is seen.
 fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
-    let id = table::take()?;
+    let id = table::take(ROOT, UNLIMITED)?;
     debug_assert_eq!(id, table::INIT);
     let files: Arc<FileTable> = Arc::default();
     mount::open_standard(&files)?;

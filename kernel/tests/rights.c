@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -14,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -406,11 +409,150 @@ static void moves(void)
     CHECK(exits_with(child, 0) && rmdir("from/here") == 0 && rmdir("from") == 0 && rmdir("to") == 0);
 }
 
+#define LIMITED 54321
+
+static pid_t pausing(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    return child;
+}
+
+static void *paused(void *unused)
+{
+    pause();
+    return unused;
+}
+
+/* How many tasks a user may have (RLIMIT_NPROC): threads count, and children that were not waited for. */
+static void processes_of_user(void)
+{
+    struct rlimit none, three;
+    siginfo_t info;
+    CHECK(getrlimit(RLIMIT_NPROC, &none) == 0);
+    three = none;
+    (none.rlim_cur = 0, three.rlim_cur = 3);
+    CHECK(setrlimit(RLIMIT_NPROC, &none) == 0);
+    pid_t child = pausing();
+    CHECK(child > 0 && kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
+    CHECK(setrlimit(RLIMIT_NPROC, &three) == 0);
+    child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        CHECK(setresuid(LIMITED, LIMITED, LIMITED) == 0);
+        pid_t first = pausing(), second = pausing();
+        CHECK(first > 0 && second > 0);
+        FAILS(fork(), EAGAIN);
+        CHECK(kill(first, SIGKILL) == 0 && waitid(P_PID, first, &info, WEXITED | WNOWAIT) == 0);
+        FAILS(fork(), EAGAIN);
+        CHECK(is_killed_by(first, SIGKILL) && pthread_create(&thread, NULL, paused, NULL) == 0);
+        FAILS(fork(), EAGAIN);
+        CHECK(pthread_create(&thread, NULL, paused, NULL) == EAGAIN);
+        CHECK(kill(second, SIGKILL) == 0 && is_killed_by(second, SIGKILL));
+        second = pausing();
+        CHECK(second > 0 && kill(second, SIGKILL) == 0 && is_killed_by(second, SIGKILL));
+        _exit(6);
+    }
+    CHECK(exits_with(child, 6));
+    /* A process that becomes a user with too many may execute no program, unless there are fewer by then. */
+    for (int others = 1; others <= 2; others++) {
+        int ends[2];
+        CHECK(pipe(ends) == 0);
+        child = fork();
+        if (child == 0) {
+            CHECK(setresuid(LIMITED, LIMITED, LIMITED) == 0);
+            CHECK(write(ends[1], "x", 1) == 1);
+            for (;;)
+                pause();
+        }
+        char byte;
+        CHECK(read(ends[0], &byte, 1) == 1);
+        pid_t other = fork();
+        if (other == 0) {
+            struct rlimit zero = { 0, 0 };
+            CHECK(setrlimit(RLIMIT_NPROC, &zero) == 0 && setresuid(LIMITED, LIMITED, LIMITED) == 0);
+            if (others == 2) {
+                FAILS(execl(program, program, "wait", NULL), EAGAIN);
+                FAILS(execl(program, program, "wait", NULL), EAGAIN);
+                _exit(7);
+            }
+            CHECK(read(ends[0], &byte, 1) == 1);
+            execl(program, program, "nothing", NULL);
+            _exit(8);
+        }
+        if (others == 1) {
+            CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL) && write(ends[1], "x", 1) == 1);
+            /* Itself is one more than none. */
+            CHECK(exits_with(other, 8));
+        } else {
+            CHECK(exits_with(other, 7) && kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
+        }
+        CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    }
+}
+
+/* An open file of a process's memory belongs to the memory that the process had then. */
+#define MARK 0x600000000000UL
+
+static int shown_after(void)
+{
+    static char text[1 << 16];
+    char mark[32];
+    snprintf(mark, sizeof mark, "%lx-", MARK);
+    long bytes = 0, got;
+    while ((got = read(3, text + bytes, sizeof text - 1 - bytes)) > 0)
+        bytes += got;
+    if (got < 0)
+        return 9;
+    long in_memory = pread(4, text + sizeof text / 2, 1, MARK);
+    return bytes == 0 && in_memory == 0 ? 1 : strstr(text, mark) && in_memory == 1 ? 2 : 3;
+}
+
+static void shown_memory(void)
+{
+    CHECK(mmap((void *)MARK, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (void *)MARK);
+    *(volatile char *)MARK = 'x';
+    for (int shared = 0; shared <= 1; shared++) {
+        pid_t child = shared ? vfork() : fork();
+        if (child == 0) {
+            int maps = open("/proc/self/maps", O_RDONLY), memory = open("/proc/self/mem", O_RDONLY);
+            if (dup2(memory, 14) < 0 || dup2(maps, 3) < 0 || dup2(14, 4) < 0)
+                _exit(10);
+            execl(program, program, "shown", NULL);
+            _exit(11);
+        }
+        /* Without other processes the old memory is gone. */
+        CHECK(exits_with(child, shared ? 2 : 1));
+    }
+    /* A file that was found before is opened as what the process runs by then. */
+    pid_t child = vfork();
+    if (child == 0) {
+        int found = open("/proc/self/maps", O_PATH);
+        if (dup2(found, 3) < 0)
+            _exit(10);
+        execl(program, program, "found", NULL);
+        _exit(11);
+    }
+    CHECK(exits_with(child, 4));
+}
+
+static int found_before(void)
+{
+    static char text[1 << 14];
+    char mark[32];
+    snprintf(mark, sizeof mark, "%lx-", MARK);
+    int maps = open("/proc/self/fd/3", O_RDONLY);
+    return maps < 0 ? 5 : read(maps, text, sizeof text - 1) <= 0 ? 6 : strstr(text, mark) ? 7 : 4;
+}
+
 static const struct test_case CASES[] = {
     {"devices", devices}, {"programs", programs}, {"memories", memories}, {"peers", peers}, {"directories", directories},
     {"unnamed", unnamed}, {"scores", scores},     {"groups", groups},         {"layouts", layouts},
     {"siblings", siblings}, {"guarded", guarded}, {"frames", frames}, {"ports", ports},
-    {"rewritten", rewritten}, {"moves", moves},
+    {"rewritten", rewritten}, {"moves", moves}, {"processes_of_user", processes_of_user},
+    {"shown_memory", shown_memory},
 };
 
 int main(int count, char **arguments)
@@ -420,6 +562,12 @@ int main(int count, char **arguments)
         return who(arguments + 2);
     if (!strcmp(name, "wait"))
         return pause();
+    if (!strcmp(name, "nothing"))
+        return 0;
+    if (!strcmp(name, "shown"))
+        return shown_after();
+    if (!strcmp(name, "found"))
+        return found_before();
     if (geteuid() != 0)
         return 0;
     /* The first process of a machine may have no environment, which one case reads. */

@@ -655,12 +655,152 @@ static void senders(void)
     CHECK(info.si_uid == (getuid() ? getuid() : 1000));
 }
 
+/* The only parent outside of a stopped group ends, and its members get SIGHUP and SIGCONT. */
+static volatile sig_atomic_t hung_up;
+
+static void hang_up(int signal)
+{
+    (void)signal;
+    hung_up = 1;
+}
+
+/* In a session of its own: leads it, and makes a parent, which makes a job in a group of its own. One of them ends. The
+   job says by its status whether it was hung up; `stops` says whether it was stopped, `leader_ends` which one ends. */
+static int job_after_end(int stops, int leader_ends)
+{
+    int ends[2], status;
+    CHECK(pipe(ends) == 0);
+    pid_t leader = forked();
+    if (leader == 0) {
+        CHECK(setsid() > 0);
+        pid_t parent = leader_ends ? getpid() : forked();
+        if (parent == 0 || leader_ends) {
+            pid_t job = forked();
+            if (job == 0) {
+                struct sigaction action = { .sa_handler = hang_up };
+                CHECK(sigaction(SIGHUP, &action, NULL) == 0 && setpgid(0, 0) == 0);
+                if (stops)
+                    raise(SIGSTOP);
+                else
+                    sleep_for(300 * MILLISECOND);
+                char answer = hung_up ? 'h' : 'n';
+                CHECK(write(ends[1], &answer, 1) == 1);
+                _exit(0);
+            }
+            /* Its own end, or its parent's, comes when the job has stopped. */
+            if (stops)
+                CHECK(waitpid(job, &status, WUNTRACED) == job && WIFSTOPPED(status));
+            else
+                sleep_for(100 * MILLISECOND);
+            _exit(0);
+        }
+        CHECK(exits_with(parent, 0));
+        _exit(0);
+    }
+    close(ends[1]);
+    CHECK(exits_with(leader, 0));
+    char answer = 0;
+    CHECK(read(ends[0], &answer, 1) == 1 && close(ends[0]) == 0);
+    return answer;
+}
+
+static void hung_up_groups(void)
+{
+    CHECK(job_after_end(1, 1) == 'h');
+    CHECK(job_after_end(1, 0) == 'h');
+    /* Nothing happens to a group that has no stopped member. */
+    CHECK(job_after_end(0, 1) == 'n');
+    /* A member of the group that ends is no parent to the others, but may have been the link to theirs. */
+    int ends[2], status;
+    CHECK(pipe(ends) == 0);
+    pid_t leader = forked();
+    if (leader == 0) {
+        CHECK(setsid() > 0);
+        pid_t first = forked();
+        if (first == 0) {
+            CHECK(setpgid(0, 0) == 0);
+            pid_t second = forked();
+            if (second == 0) {
+                struct sigaction action = { .sa_handler = hang_up };
+                CHECK(sigaction(SIGHUP, &action, NULL) == 0);
+                raise(SIGSTOP);
+                CHECK(write(ends[1], hung_up ? "h" : "n", 1) == 1);
+                _exit(0);
+            }
+            CHECK(waitpid(second, &status, WUNTRACED) == second && WIFSTOPPED(status));
+            _exit(4);
+        }
+        CHECK(exits_with(first, 4));
+        char answer = 0;
+        close(ends[1]);
+        CHECK(read(ends[0], &answer, 1) == 1);
+        _exit(answer);
+    }
+    CHECK(exits_with(leader, 'h'));
+}
+
+/* Seconds of processor time (RLIMIT_CPU): SIGXCPU at the soft limit and at each second after it, SIGKILL at the other. */
+static void *compute_with_pauses(void *unused)
+{
+    for (;;) {
+        for (long end = now() + MILLISECOND; now() < end;)
+            ;
+        usleep(1);
+    }
+    return unused;
+}
+
+static void processor_limit(void)
+{
+    volatile long *count = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(count != MAP_FAILED);
+    pid_t child = forked();
+    if (child == 0) {
+        struct rlimit limit = { 1, 3 };
+        handle(SIGXCPU, 0);
+        CHECK(setrlimit(RLIMIT_CPU, &limit) == 0);
+        for (;;) {
+            *count = taken;
+            CHECK(getrlimit(RLIMIT_CPU, &limit) == 0 && limit.rlim_max == 3);
+            count[1] = limit.rlim_cur;
+        }
+    }
+    CHECK(is_killed_by(child, SIGKILL) && *count == 2 && count[1] == 3);
+    /* A program that is not prepared ends. Its parent sets the limit while its threads compute. */
+    child = forked();
+    if (child == 0) {
+        pthread_t thread;
+        for (int i = 0; i < 2; i++)
+            CHECK(pthread_create(&thread, NULL, spin, NULL) == 0);
+        pause();
+    }
+    sleep_for(20 * MILLISECOND);
+    struct rlimit one = { 1, RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
+    CHECK(prlimit(child, RLIMIT_CPU, &one, NULL) == 0 && is_killed_by(child, SIGXCPU));
+    /* So does one that never computes for a whole time slice, and a child of one with a limit. */
+    child = forked();
+    if (child == 0) {
+        CHECK(setrlimit(RLIMIT_CPU, &one) == 0);
+        pid_t own = forked();
+        if (own == 0)
+            compute_with_pauses(NULL);
+        CHECK(is_killed_by(own, SIGXCPU));
+        CHECK(setrlimit(RLIMIT_CPU, &none) == 0);
+        long end = now() + SECOND;
+        while (now() < end)
+            ;
+        _exit(5);
+    }
+    CHECK(exits_with(child, 5));
+}
+
 static const struct test_case CASES[] = {
     { "computing", computing }, { "fast_timers", fast_timers }, { "overruns", overruns },
     { "processor_time", processor_time }, { "orphans", orphans }, { "background", background }, { "stops", stops },
     { "continued", continued }, { "interrupted", interrupted }, { "handed_over", handed_over },
     { "killed_group", killed_group }, { "forks", forks }, { "stopped_group", stopped_group },
     { "discarded", discarded }, { "queued", queued }, { "senders", senders },
+    { "hung_up_groups", hung_up_groups }, { "processor_limit", processor_limit },
 };
 
 /* Each case in a process of its own. */

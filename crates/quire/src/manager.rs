@@ -79,7 +79,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Takes over the memory in `ranges`, in ascending order. Takes well under a millisecond where ranges are
     /// zeroed, because records of untouched blocks are not written.
     ///
-    /// Needs 8 KB of stack in release builds, the value of 1,240 bytes included, and 33 KB without
+    /// Needs 8 KB of stack in release builds, the value of 1,240 bytes included, and 45 KB without
     /// optimisation. Verbs need 12 KB at most; without [`Mm::collapse`] 8 KB, and 20 KB without optimisation. The
     /// platform's own functions, the pager and interrupts come on top. `crates/quire/tests/stack` measures it.
     ///

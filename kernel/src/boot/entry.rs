@@ -6,6 +6,10 @@
 
 use core::arch::global_asm;
 
+/// The first stack: as large as a task's, or with checks as large as Quire asks for when it starts, and what is called
+/// before that.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 32 << 10 };
+
 global_asm!(
     // The ELF note by which QEMU finds the entry: name "Xen", type 18 (XEN_ELFNOTE_PHYS32_ENTRY).
     r#"
@@ -88,8 +92,14 @@ boot_gdt:
 boot_gdt_pointer:
     .word boot_gdt_pointer - boot_gdt - 1
     .quad boot_gdt
+    "#,
+    r#"
+    .section .stack, "aw", @nobits
+    .balign 4096
+    .skip {stack_bytes}
     .text
     "#,
+    stack_bytes = const STACK_BYTES,
     cr4_pae = const 1 << 5,
     msr_efer = const 0xc000_0080_u32,
     efer_lme_nxe = const (1 << 8) | (1 << 11),

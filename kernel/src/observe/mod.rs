@@ -81,13 +81,13 @@ pub enum ProcessContent {
     Text(fn(&Arc<Process>, &mut dyn Write) -> fmt::Result),
     /// The same, which differs for a thread.
     Thread(fn(&Arc<Process>, Thread, &mut dyn Write) -> fmt::Result),
-    /// A text about the address space, for those that may trace the process; empty when that is not the one any more that
-    /// the process had when the file was opened.
-    Space(fn(&Process, &Space, &mut dyn Write) -> fmt::Result),
+    /// A text about the address space that the process had when the file was opened, for those that may trace it; empty
+    /// when no process has that any more. Where its program is in it stands beside it.
+    Space(fn(&ProgramLayout, &Space, &mut dyn Write) -> fmt::Result),
     /// Bytes, made anew for each reader.
     Whole(fn(&Arc<Process>) -> Result<Vec<u8>, Errno>),
-    /// The same, about the memory of the program that the process ran when the file was opened, as all that follow.
-    Memory(fn(&Process, &Space) -> Result<Vec<u8>, Errno>),
+    /// The same, about the memory that the process had when the file was opened, as all that follow.
+    Memory(fn(&ProgramLayout, &Space) -> Result<Vec<u8>, Errno>),
     /// Bytes that are read at an offset.
     At(SpaceBytes),
     /// Bytes that are read at an offset, and written there.

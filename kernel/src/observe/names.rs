@@ -7,10 +7,10 @@ use quire::filemap::FileKind;
 use quire::vm::VmaInfo;
 use quire_interop::proc::{MappedFile, Names};
 
+use super::ProgramLayout;
 use super::mapped_files::{file_of, path_of};
 use super::text::write_name;
 use crate::ipc;
-use crate::task::process::Process;
 
 /// The device of shared memory that has no place in the tree of files.
 const NO_PLACE: (u32, u32) = (0, 2);
@@ -21,8 +21,8 @@ pub(super) struct ProcessNames {
 }
 
 impl ProcessNames {
-    pub(super) fn of(process: &Process) -> Self {
-        Self { stack: process.account.program.lock().stack }
+    pub(super) fn of(program: &ProgramLayout) -> Self {
+        Self { stack: program.stack }
     }
 }
 

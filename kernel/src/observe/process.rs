@@ -32,7 +32,7 @@ const fn text(name: &'static str, write: fn(&Arc<Process>, &mut dyn Write) -> fm
 
 const fn of_space(
     name: &'static str,
-    write: fn(&Process, &Space, &mut dyn Write) -> fmt::Result,
+    write: fn(&ProgramLayout, &Space, &mut dyn Write) -> fmt::Result,
 ) -> ProcessFile {
     file(name, 0o444, ProcessContent::Space(write))
 }
@@ -42,11 +42,11 @@ const fn writable(file: ProcessFile, mode: u32, control: ProcessControl) -> Proc
 }
 
 pub(super) static FILES: &[ProcessFile] = &[
-    of_space("maps", |process, space, out| proc::maps(out, space, &ProcessNames::of(process))),
-    of_space("smaps", |process, space, out| proc::smaps(out, manager(), space, &ProcessNames::of(process))),
+    of_space("maps", |program, space, out| proc::maps(out, space, &ProcessNames::of(program))),
+    of_space("smaps", |program, space, out| proc::smaps(out, manager(), space, &ProcessNames::of(program))),
     of_space("smaps_rollup", |_, space, out| proc::smaps_rollup(out, space)),
-    of_space("numa_maps", |process, space, out| {
-        proc::numa_maps(out, manager(), space, &ProcessNames::of(process))
+    of_space("numa_maps", |program, space, out| {
+        proc::numa_maps(out, manager(), space, &ProcessNames::of(program))
     }),
     file("status", 0o444, ProcessContent::Thread(status::status)),
     file("stat", 0o444, ProcessContent::Thread(stat::stat)),
@@ -70,16 +70,8 @@ pub(super) static FILES: &[ProcessFile] = &[
     writable(file("comm", 0o644, ProcessContent::Thread(comm)), 0o644, set_comm),
     writable(file("clear_refs", 0o200, ProcessContent::Nothing), 0o200, clear_refs),
     file("cmdline", 0o444, ProcessContent::Whole(arguments)),
-    file(
-        "environ",
-        0o400,
-        ProcessContent::Memory(|process, space| strings(process, space, |program| &program.environment)),
-    ),
-    file(
-        "auxv",
-        0o400,
-        ProcessContent::Memory(|process, space| strings(process, space, |program| &program.auxiliary)),
-    ),
+    file("environ", 0o400, ProcessContent::Memory(|program, space| strings(&program.environment, space))),
+    file("auxv", 0o400, ProcessContent::Memory(|program, space| strings(&program.auxiliary, space))),
     file("mem", 0o600, ProcessContent::Both(memory, store)),
     file("pagemap", 0o400, ProcessContent::At(pagemap)),
 ];
@@ -200,12 +192,7 @@ fn by_pages(
 }
 
 /// What stands in a part of the program's memory now: it may have changed its arguments to be seen here.
-fn strings(
-    process: &Process,
-    space: &Space,
-    part: fn(&ProgramLayout) -> &Range<VirtAddr>,
-) -> Result<Vec<u8>, Errno> {
-    let range = part(&process.account.program.lock()).clone();
+fn strings(range: &Range<VirtAddr>, space: &Space) -> Result<Vec<u8>, Errno> {
     let length = (range.end.0 - range.start.0) as usize;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
@@ -216,5 +203,6 @@ fn strings(
 
 fn arguments(process: &Arc<Process>) -> Result<Vec<u8>, Errno> {
     let Some(space) = process.space_handle() else { return Ok(Vec::new()) };
-    strings(process, &space, |program| &program.arguments)
+    let range = process.account.program.lock().arguments.clone();
+    strings(&range, &space)
 }

@@ -30,7 +30,9 @@ pub(super) fn add(list: &mut List) {
     list.text("/proc/sys/net/ipv4/ip_local_port_range", |out| {
         writeln!(out, "{}\t{}", socket::EPHEMERAL.start(), socket::EPHEMERAL.end())
     });
-    let min_free = |out: &mut dyn Write| writeln!(out, "{}", manager().pages().min_free() * 4);
+    let min_free = |out: &mut dyn Write| {
+        writeln!(out, "{}", manager().pages().min_free() * 4 + MIN_FREE_REST.load(Ordering::Relaxed))
+    };
     list.control("/proc/sys/vm/min_free_kbytes", min_free, set_min_free);
     // These follow from the memory that there is, and from the addresses that programs have.
     list.text("/proc/sys/vm/lowmem_reserve_ratio", |out| out.write_str("256\t32\t0\n"));
@@ -144,9 +146,13 @@ fn set_max_map_count(text: &str) -> Result<(), Errno> {
     Ok(())
 }
 
+/// KiB beyond whole pages that were written to `min_free_kbytes`: readers expect what they wrote.
+static MIN_FREE_REST: AtomicU64 = AtomicU64::new(0);
+
 fn set_min_free(text: &str) -> Result<(), Errno> {
     let kib = number(text).ok().filter(|kib| *kib <= i32::MAX as u64).ok_or(Errno::EINVAL)?;
     manager().pages().set_min_free(Some(kib / 4));
+    MIN_FREE_REST.store(kib % 4, Ordering::Relaxed);
     Ok(())
 }
 

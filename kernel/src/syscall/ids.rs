@@ -11,7 +11,7 @@ use crate::errno::Errno;
 use crate::memory::list;
 use crate::task::credentials::{self, Credentials, Ids, Right};
 use crate::task::process::Process;
-use crate::task::table;
+use crate::task::{limits, table};
 
 /// A number that stays as it is.
 const KEEP: u32 = u32::MAX;
@@ -146,6 +146,9 @@ impl Call<'_> {
                 Which::Group => Credentials { groups: new, ..own.clone() },
             })
         })?;
+        if let Which::User = which {
+            limits::note_user(self.process());
+        }
         Ok(0)
     }
 

@@ -83,6 +83,12 @@ impl Call<'_> {
 /// Changes a limit, which the process's address space obeys from now on.
 fn set_limit(process: &Arc<Process>, resource: u32, new: Limit) -> Result<(), Errno> {
     process.limits.set(resource, new, sched::current_ref().process.has(Right::ExceedLimits))?;
+    if resource == abi::RLIMIT_CPU {
+        // Each looks, and begins a slice.
+        for thread in process.threads.lock().iter() {
+            thread.signal_arrived();
+        }
+    }
     let space = process.space_handle();
     if let Some(space) = space {
         process.limits.apply(&space);

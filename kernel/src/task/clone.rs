@@ -6,9 +6,10 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::general as abi;
 use quire::addr::VirtAddr;
 
+use super::credentials::REAL;
 use super::process::Process;
 use super::thread::{Task, UserContext};
-use super::{run, sched, table};
+use super::{limits, run, sched, table};
 use crate::errno::Errno;
 use crate::files::process_file;
 use crate::memory::list::ReservedList;
@@ -86,7 +87,7 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
         let number = reserved.number() as u32;
         UserMemory::of(task.space()).write(VirtAddr(request.descriptor), &number.to_le_bytes())?;
     }
-    let id = table::take()?;
+    let id = table::take(task.process.credentials().users[REAL], limits::most_tasks(&task.process))?;
     // A number that no task has taken over is given back.
     let new = build(task, request, id).inspect_err(|_| table::release(id))?;
     if request.has(abi::CLONE_PARENT_SETTID) {

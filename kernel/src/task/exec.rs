@@ -11,7 +11,7 @@ use super::credentials::{ALL, Credentials};
 use super::exit::{end_vfork, leave_program};
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
-use super::{group, table, timers};
+use super::{group, limits, table, timers};
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::files::mounts;
@@ -61,6 +61,7 @@ impl Drop for Execution<'_> {
 /// # Errors
 /// As `execve(2)`.
 pub fn execute(task: &Arc<Task>, file: ProgramFile, strings: Strings) -> Result<(), Errno> {
+    limits::check_execution(&task.process)?;
     let (file, mut strings) = script::resolve(file, strings)?;
     if strings.arguments.is_empty() {
         // A program may rely on its first argument.

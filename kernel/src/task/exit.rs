@@ -126,6 +126,9 @@ fn end_process(process: &Arc<Process>) {
     }
     process.set_ended();
     give_children_to_init(process);
+    if let Some(parent) = process.parent() {
+        parent_is_lost(process, &parent);
+    }
     if parent.is_some() { reap_unseen(process) } else { tell_end(process) }
 }
 
@@ -168,6 +171,7 @@ fn give_children_to_init(process: &Arc<Process>) {
                 orphan.exit_signal.store(abi::SIGCHLD, Ordering::Relaxed);
                 // Its place was reserved when it was made.
                 adopt(init, &orphan, ReservedList::push_within);
+                parent_is_lost(&orphan, process);
                 let signal = orphan.account.death_signal.load(Ordering::Relaxed);
                 if signal != 0 {
                     signal::send::to_process(&orphan, SigInfo::user(signal, process));
@@ -175,6 +179,20 @@ fn give_children_to_init(process: &Arc<Process>) {
             }
             None => abandon_child(&orphan),
         }
+    }
+}
+
+/// A process has ended, or its parent has. If the parent was the last one that could continue the process's group, and a
+/// member of that is stopped, the group is hung up (`_exit(2)`).
+fn parent_is_lost(process: &Process, parent: &Process) {
+    let ids =
+        |process: &Process| (process.session.load(Ordering::Relaxed), process.group.load(Ordering::Relaxed));
+    let (session, group) = ids(process);
+    let (its_session, its_group) = ids(parent);
+    let is_stopped = |member: Arc<Process>| member.stopped.load(Ordering::Relaxed) && ids(&member).1 == group;
+    let could_continue = its_session == session && its_group != group;
+    if could_continue && table::processes().any(is_stopped) && table::is_orphaned(process) {
+        signal::send::hang_up(group);
     }
 }
 

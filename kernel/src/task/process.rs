@@ -116,6 +116,8 @@ pub struct Process {
     pub barriers: Registrations,
     /// Its limits (`getrlimit(2)`).
     pub limits: Limits,
+    /// Its user had too many tasks when the process took it on (`RLIMIT_NPROC`).
+    pub exceeds_tasks: AtomicBool,
     /// The control group that it is part of.
     pub control_group: Mutex<Arc<ControlGroup>>,
     /// Its users and rights.
@@ -170,6 +172,7 @@ impl Process {
             job_event: Mutex::new(None),
             barriers: parent.map(|parent| parent.barriers.inherited()).unwrap_or_default(),
             limits: parent.map(|parent| parent.limits.inherited()).unwrap_or_default(),
+            exceeds_tasks: AtomicBool::new(false),
             control_group: Mutex::new(
                 parent.map_or_else(|| group::root().clone(), |parent| parent.control_group.lock().clone()),
             ),

@@ -13,7 +13,7 @@ use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
 use super::thread::Task;
-use super::{exit, oom, sched};
+use super::{exit, limits, oom, sched};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
 use crate::errno::Errno;
@@ -40,6 +40,7 @@ pub fn user_loop() {
             if task.is_dying() {
                 return;
             }
+            limits::check_processor_time(&task.process);
             signal::deliver::deliver_pending(task);
             if area::this().need_resched() {
                 sched::schedule();

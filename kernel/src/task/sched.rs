@@ -227,7 +227,7 @@ pub fn others_wait() {
     if area::this().is_idle() {
         area::this().set_need_resched(true);
     } else {
-        timer::others_wait();
+        timer::begin_missing_slice();
     }
 }
 
@@ -241,8 +241,9 @@ fn switch_away(leaves: Leaves) {
     let next = match run_queue::pop(cpu, previous) {
         Some(task) => task,
         None if leaves != Leaves::Asleep => {
+            let is_limited = note_limited(current_ref());
             // Those that wait could not be taken yet.
-            if run_queue::has_work(cpu) {
+            if is_limited || run_queue::has_work(cpu) {
                 timer::begin_slice(true);
             }
             return restore(enabled);
@@ -257,6 +258,15 @@ fn switch_away(leaves: Leaves) {
     // the handover; `next` runs nowhere, and was taken out of its queue.
     unsafe { switch_to(&*previous, next, leaves) };
     restore(enabled);
+}
+
+/// Whether the time that a task may use is limited. If so, it looks on its way to its program how much it has used.
+fn note_limited(task: &Task) -> bool {
+    let is_limited = task.process.limits.bounds_processor_time();
+    if is_limited {
+        task.set_signal_flag();
+    }
+    is_limited
 }
 
 /// The idle task of the running CPU, marked as on a CPU.
@@ -276,12 +286,13 @@ fn restore(enabled: bool) {
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
 unsafe fn switch_to(previous: &Task, next: Arc<Task>, leaves: Leaves) {
     note_switch(previous, &next);
+    let ends = note_limited(&next) || leaves != Leaves::Asleep || run_queue::has_work(area::cpu_id());
     let area = area::this();
     let next = ManuallyDrop::new(next);
     // SAFETY: X3: the caller switches from one task to the other.
     unsafe { load_user_context(previous, &next) };
     // The previous task, if it can run on, is not in the queue yet, but waits for this CPU from now on.
-    timer::begin_slice(leaves != Leaves::Asleep || run_queue::has_work(area::cpu_id()));
+    timer::begin_slice(ends);
     area.handover.set(Handover { previous: core::ptr::from_ref(previous).cast(), leaves });
     area.set_current(Arc::as_ptr(&next).cast());
     // SAFETY: X4: the stack pointer was stored when `next` was switched away from, or made for its first run.

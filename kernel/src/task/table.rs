@@ -4,6 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
+use super::credentials::REAL;
+use super::limits::UNLIMITED;
 use super::process::Process;
 use super::thread::Task;
 use super::wait::WaitQueue;
@@ -20,6 +22,8 @@ struct Entry {
     task: Weak<Task>,
     /// The process with this number, until its parent has waited for it.
     process: Option<Arc<Process>>,
+    /// The real user, for the limit of tasks that a user may have.
+    user: u32,
 }
 
 struct Table {
@@ -32,16 +36,25 @@ pub static RELEASED: WaitQueue = WaitQueue::new();
 
 static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 0 });
 
-/// Takes the next free number.
+impl Table {
+    fn count_of(&self, user: u32) -> u64 {
+        self.entries.values().filter(|entry| entry.user == user).count() as u64
+    }
+}
+
+/// Takes the next free number for a user, which may have at most `most`.
 ///
 /// # Errors
-/// [`Errno::EAGAIN`] when none is free.
-pub fn take() -> Result<u32, Errno> {
+/// [`Errno::EAGAIN`] when none is free, or the user has as many.
+pub fn take(user: u32, most: u64) -> Result<u32, Errno> {
     let mut table = TABLE.lock();
+    if most != UNLIMITED && table.count_of(user) >= most {
+        return Err(Errno::EAGAIN);
+    }
     let end = SETTINGS.pid_max.load(Ordering::Relaxed) as u32;
     let numbers = (table.last + 1..end).chain(1..=table.last);
     let free = numbers.into_iter().find(|number| !table.entries.contains_key(number)).ok_or(Errno::EAGAIN)?;
-    table.entries.insert(free, Entry::default());
+    table.entries.insert(free, Entry { user, ..Entry::default() });
     table.last = free;
     Ok(free)
 }
@@ -51,9 +64,29 @@ pub fn publish(task: &Arc<Task>) {
     let mut table = TABLE.lock();
     let entry = table.entries.entry(task.id()).or_default();
     entry.task = Arc::downgrade(task);
+    // The process may have become another user since the number was taken.
+    entry.user = task.process.credentials().users[REAL];
     if task.id() == task.process.id {
         entry.process = Some(task.process.clone());
     }
+}
+
+/// A process has another user: its numbers count for that one.
+pub fn note_user(process: &Process) {
+    let threads = process.threads.lock();
+    let mut table = TABLE.lock();
+    // Read under the table's lock: of two changes, the later one is noted last.
+    let user = process.credentials().users[REAL];
+    for id in threads.iter().map(|thread| thread.id()).chain([process.id]) {
+        if let Some(entry) = table.entries.get_mut(&id) {
+            entry.user = user;
+        }
+    }
+}
+
+/// How many numbers count for a user: those of its tasks, and of its processes that were not waited for.
+pub fn count_of(user: u32) -> u64 {
+    TABLE.lock().count_of(user)
 }
 
 /// Gives the only task of a process the process's number. The first task, which has ended, gets its number instead if

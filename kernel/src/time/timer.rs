@@ -129,15 +129,16 @@ impl Drop for Alarm {
     }
 }
 
-/// The running task has begun a slice; `others` says whether tasks wait for this CPU. Interrupts are off.
-pub fn begin_slice(others: bool) {
+/// The running task has begun a turn; `ends` says whether tasks wait for this CPU, or the task's time is limited.
+/// Interrupts are off.
+pub fn begin_slice(ends: bool) {
     let mut events = EVENTS[area::cpu_id().index()].lock();
-    events.slice_end = others.then(|| now_ns() + SLICE);
+    events.slice_end = ends.then(|| now_ns() + SLICE);
     events.set_timer();
 }
 
-/// A task has come to wait for this CPU: the running one's slice ends some time.
-pub fn others_wait() {
+/// The running task's slice ends some time: a task has come to wait for this CPU, or the running one's time is limited.
+pub fn begin_missing_slice() {
     let mut events = EVENTS[area::cpu_id().index()].lock();
     if events.slice_end.is_none() {
         events.slice_end = Some(now_ns() + SLICE);

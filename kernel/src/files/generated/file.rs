@@ -12,7 +12,7 @@ use crate::files::io::{Chunk, Sink, Source};
 use crate::files::node::{Attributes, Change, FsInfo, Kind, Node};
 use crate::files::open::{File, Io, Opening};
 use crate::memory::manager::Space;
-use crate::observe::{MachineFile, ProcessContent, ProcessFile, Text, Thread};
+use crate::observe::{MachineFile, ProcessContent, ProcessFile, ProgramLayout, Text, Thread};
 use crate::task::process::Process;
 use crate::task::sleep_lock::SleepLock;
 
@@ -107,9 +107,6 @@ pub(super) struct ProcessNode {
     process: Arc<Process>,
     thread: Thread,
     file: &'static ProcessFile,
-    /// The address space when the node was found. A program that the process executes later is not the one that the
-    /// caller was allowed to look at.
-    space: Weak<Space>,
 }
 
 impl ProcessNode {
@@ -120,31 +117,43 @@ impl ProcessNode {
         (process, thread): (Arc<Process>, Thread),
         file: &'static ProcessFile,
     ) -> Self {
-        // Before the caller's rights are compared with the process's, which a program changes before it gets its memory.
+        Self { fs, number, thread, process, file }
+    }
+}
+
+/// An open file in the folder of a process.
+struct OpenProcess {
+    node: Arc<ProcessNode>,
+    /// The address space when the file was opened, while any process has it. A program that the process executes later is
+    /// not the one that the caller was allowed to look at.
+    space: Weak<Space>,
+    /// Where the program is in it.
+    program: ProgramLayout,
+}
+
+impl OpenProcess {
+    fn new(node: Arc<ProcessNode>) -> Self {
+        let process = &node.process;
         let space = process.space_handle().map_or_else(Weak::new, |space| Arc::downgrade(&space));
-        Self { fs, number, thread, process, file, space }
+        let program = process.account.program.lock().clone();
+        Self { node, space, program }
     }
 }
 
-impl ProcessNode {
-    /// The address space, if the process still has the one that it had when the node was found.
-    fn space(&self) -> Option<Arc<Space>> {
-        self.process.space_handle().filter(|now| Arc::as_ptr(now) == self.space.as_ptr())
-    }
-}
-
-impl Contents for Arc<ProcessNode> {
+impl Contents for OpenProcess {
     fn make(&self, enough: usize) -> Option<Result<Made, Errno>> {
-        let ProcessNode { process, thread, file, .. } = &**self;
+        let ProcessNode { process, thread, file, .. } = &*self.node;
+        let program = &self.program;
         let made = match &file.content {
             ProcessContent::Text(write) => Text::of(enough, |out| write(process, out)),
             ProcessContent::Thread(write) => Text::of(enough, |out| write(process, *thread, out)),
             ProcessContent::Space(write) => {
-                Text::of(enough, |out| self.space().map_or(Ok(()), |space| write(process, &space, out)))
+                let space = self.space.upgrade();
+                Text::of(enough, |out| space.as_ref().map_or(Ok(()), |space| write(program, space, out)))
             }
             ProcessContent::Whole(make) => make(process).map(|bytes| (bytes, true)),
             ProcessContent::Memory(make) => {
-                let bytes = self.space().map_or(Ok(Vec::new()), |space| make(process, &space));
+                let bytes = self.space.upgrade().map_or(Ok(Vec::new()), |space| make(program, &space));
                 bytes.map(|bytes| (bytes, true))
             }
             ProcessContent::At(_) | ProcessContent::Both(..) | ProcessContent::Nothing => return None,
@@ -153,19 +162,20 @@ impl Contents for Arc<ProcessNode> {
     }
 
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-        match &self.file.content {
+        match &self.node.file.content {
             ProcessContent::At(read) | ProcessContent::Both(read, _) => {
-                self.space().map_or(Ok(0), |space| read(&space, offset, bytes))
+                self.space.upgrade().map_or(Ok(0), |space| read(&space, offset, bytes))
             }
             _ => Err(Errno::EINVAL),
         }
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        if let ProcessContent::Both(_, store) = &self.file.content {
-            return self.space().map_or(Ok(0), |space| store(&space, offset, bytes));
+        let ProcessNode { process, thread, file, .. } = &*self.node;
+        if let ProcessContent::Both(_, store) = &file.content {
+            return self.space.upgrade().map_or(Ok(0), |space| store(&space, offset, bytes));
         }
-        self.file.control.ok_or(Errno::EINVAL)?(&self.process, self.thread, text_of(bytes)?)?;
+        file.control.ok_or(Errno::EINVAL)?(process, *thread, text_of(bytes)?)?;
         Ok(bytes.len())
     }
 }
@@ -182,6 +192,8 @@ impl Node for ProcessNode {
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {
+        // Before the caller's rights are compared with the process's, which a program changes before it gets its memory.
+        let contents = OpenProcess::new(self.clone());
         match &self.file.content {
             ProcessContent::Space(_)
             | ProcessContent::Memory(_)
@@ -192,7 +204,7 @@ impl Node for ProcessNode {
             | ProcessContent::Whole(_)
             | ProcessContent::Nothing => {}
         }
-        Ok(Box::new(GeneratedFile { contents: self, made: SleepLock::new(None) }))
+        Ok(Box::new(GeneratedFile { contents, made: SleepLock::new(None) }))
     }
 
     fn truncate(&self, _bytes: u64) -> Result<(), Errno> {

@@ -10,7 +10,6 @@ use crate::errno::Errno;
 use crate::task::credentials::Right;
 use crate::task::process::Process;
 use crate::task::signal::action::Effect;
-use crate::task::signal::info::SigInfo;
 use crate::task::signal::{send, set_of};
 use crate::task::{sched, table};
 
@@ -40,21 +39,8 @@ pub fn become_controlling(steal: bool) -> Result<(), Errno> {
 pub fn signal_foreground(signal: u32) {
     let group = TERMINAL.foreground.load(Ordering::Acquire);
     if group != 0 {
-        signal_group(group, signal);
+        send::to_group(group, signal);
     }
-}
-
-/// A process group has lost the terminal: its processes end unless they handle that. Those that are stopped go on.
-pub fn hang_up(group: u32) {
-    if group != 0 {
-        signal_group(group, abi::SIGHUP);
-        signal_group(group, abi::SIGCONT);
-    }
-}
-
-fn signal_group(group: u32, signal: u32) {
-    let info = SigInfo::kernel(signal);
-    send::to_each(Some(info), |process| process.group.load(Ordering::Relaxed) == group);
 }
 
 /// A process in the background must not read.
@@ -89,7 +75,7 @@ fn check(signal: u32) -> Result<(), Errno> {
     if table::is_orphaned(process) {
         return Err(Errno::EIO);
     }
-    signal_group(group, signal);
+    send::to_group(group, signal);
     Err(Errno::EINTR)
 }
 

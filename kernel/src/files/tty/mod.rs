@@ -22,6 +22,7 @@ use crate::boot::command;
 use crate::device::serial::Serial;
 use crate::errno::Errno;
 use crate::sync::IrqLock;
+use crate::task::signal::send;
 use crate::task::wait::WaitQueue;
 use crate::task::{sched, table};
 use crate::time;
@@ -264,6 +265,6 @@ impl File for TtyFile {
 /// A session whose leader ends or gives the terminal up loses it. The process group in the foreground is told.
 pub fn session_ended(session: u32) {
     if TERMINAL.session.compare_exchange(session, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        job_control::hang_up(TERMINAL.foreground.swap(0, Ordering::AcqRel));
+        send::hang_up(TERMINAL.foreground.swap(0, Ordering::AcqRel));
     }
 }

@@ -63,6 +63,20 @@ pub fn to_each(info: Option<SigInfo>, mut gets: impl FnMut(&Process) -> bool) {
     }
 }
 
+/// Sends a signal of the kernel's to the processes of a group.
+pub fn to_group(group: u32, signal: u32) {
+    to_each(Some(SigInfo::kernel(signal)), |process| process.group.load(Ordering::Relaxed) == group);
+}
+
+/// A process group has lost its terminal or its shell: its processes end unless they handle that. Those that are stopped
+/// go on. 0 is no group.
+pub fn hang_up(group: u32) {
+    if group != 0 {
+        to_group(group, abi::SIGHUP);
+        to_group(group, abi::SIGCONT);
+    }
+}
+
 /// Which tasks of a process could take a signal now.
 #[derive(PartialEq, Eq)]
 enum Takers {

@@ -126,10 +126,21 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Ends a move from or to this page. Returns whether no leaf maps it: then it is lent no more, and the caller owns
     /// it.
     pub(crate) fn end_huge_move(&self, frame: Frame) -> bool {
+        self.end_move(frame, true)
+    }
+
+    /// The same if no leaf maps the page. Else it still moves.
+    pub(crate) fn end_huge_move_if_unmapped(&self, frame: Frame) -> bool {
+        self.end_move(frame, false)
+    }
+
+    fn end_move(&self, frame: Frame, even_mapped: bool) -> bool {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
-        block.folio().owner.fetch_and(!MOVING, Ordering::Relaxed);
         let unmapped = !self.has_leaves(block);
+        if unmapped || even_mapped {
+            block.folio().owner.fetch_and(!MOVING, Ordering::Relaxed);
+        }
         if unmapped {
             block.folio().take_flags(DescriptorFlags::LENT);
         }

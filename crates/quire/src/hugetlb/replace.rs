@@ -132,17 +132,15 @@ impl HugePools<'_> {
         old: Frame,
         bad: Option<Frame>,
     ) -> Result<bool, AllocError> {
-        let is_free =
-            |pool: &Pool| pages.frames().is_huge(old, size.order()) && pool.is_free(pages.memmap(), old);
         let mut pool = self.lock(pages, size);
         let mut new = None;
-        if is_free(&pool) && (bad.is_none() || pool.unreserved() == 0) {
+        if pool.is_free(pages.frames(), old) && (bad.is_none() || pool.unreserved() == 0) {
             drop(pool);
             new =
                 Some(self.new_page(pages, size, NodePolicy::Preferred(pages.store().node_of_frame(old)))?);
             pool = self.lock(pages, size);
         }
-        let replaced = is_free(&pool);
+        let replaced = pool.is_free(pages.frames(), old);
         if replaced {
             let node = pages.store().node_of_frame(old);
             pool.leave_from(pages.frames(), node, old);

@@ -102,7 +102,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         if self.huge().replace_free(pages, size, head, how.bad).map_err(|_| MigrateError::OutOfMemory)? {
             return Ok(size.order().frames());
         }
-        let moved = match pages.frames().begin_huge_move(head) {
+        let moved = match pages.frames().begin_huge_move(head, size.order()) {
             true => self.move_private(head, size, how),
             false if pages.frames().has_bad(head) => Err(MigrateError::NotMovable),
             false => self.move_of_file(head, size, how),

@@ -187,18 +187,20 @@ impl HugePools<'_> {
         unsafe { self.give_from(pages, size, frame, renewed) };
     }
 
-    /// Charges a page for what is noted with it, beyond all limits: its contents are those of another page that
-    /// stays, and leaves own both now.
-    pub(crate) fn charge_copy<P: Platform>(
+    /// Charges for a page that stays beside the one that was to replace it, beyond all limits: leaves own both
+    /// now. Both note the same charges. The caller still moves the page, so that no task gives it back; another task
+    /// may have given the other one back already.
+    pub(crate) fn charge_replaced<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        page: OtherPage,
+        old: Frame,
+        new: &OtherPage,
     ) {
-        let Owed { group, fs, .. } = Owed::of(pages, page.frame);
+        let Owed { group, fs, .. } = Owed::of(pages, old);
         self.groups.around(group).for_each(|slot| slot.counter(size, Charge::Usage).force(1));
         self.force_fs(pages.platform(), fs);
-        self.keep_replacement(pages, size, page);
+        self.keep_replaced(pages, size, old, new);
     }
 
     /// Takes back the lent pages that no leaf maps any more. On return, all pages whose last leaf went before

@@ -123,8 +123,7 @@ impl HugePools<'_> {
         if cleared {
             let mut pool = self.lock(pages, size);
             // It may have been taken, and even demoted, since.
-            let is_here = frames.is_huge(frame, order) && pool.is_free(pages.memmap(), frame);
-            if is_here && frames.merge_huge_zeroes(frame, order, block) {
+            if pool.is_free(frames, frame) && frames.merge_huge_zeroes(frame, order, block) {
                 pool.sort_in(frames, pages.store().node_of_frame(frame), frame);
             }
         }

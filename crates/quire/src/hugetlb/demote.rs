@@ -111,8 +111,7 @@ fn parts(frame: Frame) -> impl DoubleEndedIterator<Item = Frame> {
 fn can_be_one<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) -> bool {
     let is_part = |part| {
         // The 1 GiB may hold memory of two nodes.
-        pool.is_free(pages.memmap(), part)
-            && pages.frames().is_huge(part, Order::BLOCK)
+        pool.is_free(pages.frames(), part)
             && pages.store().node_of_frame(part) == node
             && !pages.frames().has_bad(part)
     };

@@ -64,14 +64,13 @@ impl HugePools<'_> {
             let head = Frame(frame.0 & !(size.order().frames() - 1));
             let mut pool = self.lock(pages, size);
             pooled |= pages.frames().is_huge(head, size.order());
-            if !pages.frames().is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
+            if !pool.is_free(pages.frames(), head) {
                 continue;
             }
             pool.recount_bad(pages);
             drop(pool);
             self.shed_bad(pages, size);
-            let pool = self.lock(pages, size);
-            let stays = pages.frames().is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
+            let stays = self.lock(pages, size).is_free(pages.frames(), head);
             return if stays { HugeFailure::Reserved } else { HugeFailure::Dissolved };
         }
         if pooled { HugeFailure::InUse } else { HugeFailure::Dissolved }

@@ -58,5 +58,6 @@ pub use group::{Charge, GroupCounters, GroupEvents, HugeGroup, HugeGroupError, L
 pub use info::PoolViolation;
 pub use pool::PoolInfo;
 pub use pools::HugePools;
+pub(crate) use replace::OtherPage;
 pub use resize::{Resized, Stopped};
 pub use size::HugeSize;

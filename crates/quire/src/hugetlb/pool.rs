@@ -7,7 +7,7 @@ use super::size::HugeSize;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::InitError;
 use crate::limits::MAX_NODES;
-use crate::memmap::{Block, BlockState, BootTable, DescriptorFlags, MemMap};
+use crate::memmap::{Block, BootTable, DescriptorFlags, MemMap};
 use crate::page_alloc::{Frames, NodeSet, TableFrames, has_marks};
 use crate::platform::FramePlatform;
 
@@ -218,10 +218,13 @@ impl Pool {
         self.good(memmap, node, OTHER)
     }
 
-    /// Whether a folio is one of the pool's free pages.
-    pub(super) fn is_free(&self, memmap: &MemMap, frame: Frame) -> bool {
-        let block = memmap.get(frame.block()).filter(|block| block.state() == BlockState::Folio);
-        block.is_some_and(|block| back_link(block).load(Ordering::Relaxed) != 0)
+    /// Whether one of the pool's free pages starts at a frame. It stays so while the caller holds the pool's lock.
+    ///
+    /// A page that has left the list is freed without the pool's lock, and its record may be that of small pieces at
+    /// once. So the record is read under the block's lock, without which no CPU frees a page of a pool: a page with a
+    /// back link is on the list of its size, which changes under the pool's lock alone.
+    pub(super) fn is_free<P: FramePlatform>(&self, frames: &Frames<'_, P>, frame: Frame) -> bool {
+        frames.is_huge_with(frame, self.size.order(), |folio| &folio.previous)
     }
 
     fn link(&mut self, memmap: &MemMap, node: u8, number: BlockNumber, list: usize) {

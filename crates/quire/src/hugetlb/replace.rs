@@ -2,6 +2,10 @@
 //!
 //! The page that replaces another is a free one of the pool, or a new one that joins the pool as the other leaves
 //! it. So the size of the pool is the same at any time, and no limit of surplus pages matters.
+//!
+//! The pool counts a page that moves in one of its two places. Before leaves or a file own the new page, it counts that
+//! one ([`HugePools::count_moved`]): from then on any task can give it back, or move it on. Until then only the task
+//! that moves it has it.
 
 use core::sync::atomic::Ordering;
 
@@ -62,7 +66,8 @@ impl HugePools<'_> {
         }
     }
 
-    /// Ends the use of a page that another one has replaced, with all that was noted for it.
+    /// Ends the use of a page that another one has replaced, with all that was noted for it. The pool counts the other
+    /// one already.
     ///
     /// # Safety
     /// Invariant 1: the caller owns the page `old` and gives it up.
@@ -79,24 +84,37 @@ impl HugePools<'_> {
             return unsafe { self.give(pages, size, old, false) };
         }
         self.freeze(pages, old);
-        let mut pool = self.lock(pages, size);
-        pool.forget(pages.store().node_of_frame(old));
-        pool.add_used(pages.store().node_of_frame(new.frame));
-        move_surplus(&mut pool, pages, old, new.frame);
-        drop(pool);
         self.release(pages, size, &[old]);
     }
 
-    /// Keeps a page whose leaves own it, beside the one that it was to replace.
-    pub(super) fn keep_replacement<P: Platform>(
+    /// Counts the page `to` in the pool instead of `from`. `new` is one of the two, and the caller owns both. Does
+    /// nothing if `new` is the pool's, which counts both then.
+    pub(crate) fn count_moved<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
-        page: OtherPage,
+        [from, to]: [Frame; 2],
+        new: &OtherPage,
     ) {
-        if page.is_new {
+        if new.is_new {
             let mut pool = self.lock(pages, size);
-            let node = pages.store().node_of_frame(page.frame);
+            pool.forget(pages.store().node_of_frame(from));
+            pool.add_used(pages.store().node_of_frame(to));
+            move_surplus(&mut pool, pages, from, to);
+        }
+    }
+
+    /// Counts a page that some leaves still own again, beside the one that replaced it. The caller still moves it.
+    pub(super) fn keep_replaced<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        old: Frame,
+        new: &OtherPage,
+    ) {
+        if new.is_new {
+            let mut pool = self.lock(pages, size);
+            let node = pages.store().node_of_frame(old);
             pool.add_used(node);
             pool.change_surplus(node, 1);
         }
@@ -114,17 +132,15 @@ impl HugePools<'_> {
         old: Frame,
         bad: Option<Frame>,
     ) -> Result<bool, AllocError> {
-        let is_free =
-            |pool: &Pool| pages.frames().is_huge(old, size.order()) && pool.is_free(pages.memmap(), old);
         let mut pool = self.lock(pages, size);
         let mut new = None;
-        if is_free(&pool) && (bad.is_none() || pool.unreserved() == 0) {
+        if pool.is_free(pages.frames(), old) && (bad.is_none() || pool.unreserved() == 0) {
             drop(pool);
             new =
                 Some(self.new_page(pages, size, NodePolicy::Preferred(pages.store().node_of_frame(old)))?);
             pool = self.lock(pages, size);
         }
-        let replaced = is_free(&pool);
+        let replaced = pool.is_free(pages.frames(), old);
         if replaced {
             let node = pages.store().node_of_frame(old);
             pool.leave_from(pages.frames(), node, old);

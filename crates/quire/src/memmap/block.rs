@@ -333,6 +333,12 @@ impl Block {
     #[inline]
     pub fn folio(&self) -> &Descriptor {
         debug_assert!(matches!(self.state(), BlockState::Folio | BlockState::Listed));
+        self.folio_words()
+    }
+
+    /// The same of a folio that another CPU may free meanwhile: its words mean something else then.
+    #[inline]
+    pub(crate) fn folio_words(&self) -> &Descriptor {
         // SAFETY: M2: both are atomics, valid for every bit pattern, and the map is larger and more aligned.
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }

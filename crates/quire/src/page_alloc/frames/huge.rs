@@ -22,6 +22,14 @@ pub(in crate::page_alloc) fn is_moving(folio: &Descriptor) -> bool {
     folio.owner.load(Ordering::Relaxed) & MOVING != 0
 }
 
+/// Whether a folio of this order that belongs to a pool starts at the block.
+fn is_huge_page(block: &Block, order: Order) -> bool {
+    block.state() == BlockState::Folio
+        && block.order.load(Ordering::Relaxed) == order.get()
+        && block.held.contains(0)
+        && block.folio_words().has(DescriptorFlags::HUGE)
+}
+
 impl<P: FramePlatform> Frames<'_, P> {
     /// Turns a folio of whole blocks into a page of a pool, which owns it from now on. The page leaves the
     /// pool, and is freed, by [`release`](crate::page_alloc::MapCounts::release) of its first frame. Returns
@@ -49,15 +57,30 @@ impl<P: FramePlatform> Frames<'_, P> {
         block.unlock(self.platform);
     }
 
-    /// Whether a folio of this order that belongs to a pool starts at the frame.
+    /// Whether a folio of this order that belongs to a pool starts at the frame. A hint, unless the caller keeps the
+    /// folio from being freed: the block may get another use between two of the reads.
     pub fn is_huge(&self, frame: Frame, order: Order) -> bool {
-        let Some(block) = self.memmap.get_around(frame).filter(|_| frame.index_in_block() == 0) else {
-            return false;
-        };
-        block.state() == BlockState::Folio
-            && block.order.load(Ordering::Relaxed) == order.get()
-            && block.held.contains(0)
-            && block.folio().has(DescriptorFlags::HUGE)
+        self.huge_block(frame).is_some_and(|block| is_huge_page(block, order))
+    }
+
+    /// Whether a folio of this order that belongs to a pool starts at the frame, and has this word (of a free page: its
+    /// back link) not zero. Under the block's lock, which a CPU takes to free the folio: so the word is the folio's.
+    pub(crate) fn is_huge_with(
+        &self,
+        frame: Frame,
+        order: Order,
+        word: impl Fn(&Descriptor) -> &AtomicU64,
+    ) -> bool {
+        let Some(block) = self.huge_block(frame) else { return false };
+        block.lock(self.platform);
+        let has = is_huge_page(block, order) && word(block.folio()).load(Ordering::Relaxed) != 0;
+        block.unlock(self.platform);
+        has
+    }
+
+    /// The block that starts at the frame.
+    fn huge_block(&self, frame: Frame) -> Option<&Block> {
+        self.memmap.get_around(frame).filter(|_| frame.index_in_block() == 0)
     }
 
     /// Splits a free page of 1 GiB of a pool into 512 of 2 MiB. The caller has it to itself.
@@ -105,11 +128,13 @@ impl<P: FramePlatform> Frames<'_, P> {
     }
 
     /// Starts to move a page that leaves own and map. Until [`Self::end_huge_move`] it stays lent even without leaves,
-    /// and no leaf of it gains the right to store. Returns whether it did: no other task moves it.
-    pub(crate) fn begin_huge_move(&self, frame: Frame) -> bool {
+    /// and no leaf of it gains the right to store. Returns whether it did: it still has this order, and no other task
+    /// moves it.
+    pub(crate) fn begin_huge_move(&self, frame: Frame, order: Order) -> bool {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
-        let begins = self.is_lent(frame) && self.has_leaves(block) && !is_moving(block.folio());
+        let is_lent = is_huge_page(block, order) && block.folio().has(DescriptorFlags::LENT);
+        let begins = is_lent && self.has_leaves(block) && !is_moving(block.folio());
         if begins {
             block.folio().owner.fetch_or(MOVING, Ordering::Relaxed);
         }
@@ -126,10 +151,21 @@ impl<P: FramePlatform> Frames<'_, P> {
     /// Ends a move from or to this page. Returns whether no leaf maps it: then it is lent no more, and the caller owns
     /// it.
     pub(crate) fn end_huge_move(&self, frame: Frame) -> bool {
+        self.end_move(frame, true)
+    }
+
+    /// The same if no leaf maps the page. Else it still moves.
+    pub(crate) fn end_huge_move_if_unmapped(&self, frame: Frame) -> bool {
+        self.end_move(frame, false)
+    }
+
+    fn end_move(&self, frame: Frame, even_mapped: bool) -> bool {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
-        block.folio().owner.fetch_and(!MOVING, Ordering::Relaxed);
         let unmapped = !self.has_leaves(block);
+        if unmapped || even_mapped {
+            block.folio().owner.fetch_and(!MOVING, Ordering::Relaxed);
+        }
         if unmapped {
             block.folio().take_flags(DescriptorFlags::LENT);
         }
@@ -174,7 +210,7 @@ impl<P: FramePlatform> Frames<'_, P> {
     pub(crate) fn is_lent(&self, frame: Frame) -> bool {
         let block = self.memmap.block(frame.block());
         let of = [DescriptorFlags::HUGE, DescriptorFlags::LENT];
-        block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio().has(flag))
+        block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio_words().has(flag))
     }
 
     /// A word for the user of a page of a pool.

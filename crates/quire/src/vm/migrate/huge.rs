@@ -39,7 +39,7 @@ use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::{AllocError, MigrateError};
 use crate::filemap::FileNode;
-use crate::hugetlb::HugeSize;
+use crate::hugetlb::{HugeSize, OtherPage};
 use crate::limits::{BLOCK_FRAMES, MOVE_LEAVES};
 use crate::page_alloc::{CountError, NodePolicy, Origin};
 use crate::pgtable::{PageTables, Relocation, Zap};
@@ -102,7 +102,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
         if self.huge().replace_free(pages, size, head, how.bad).map_err(|_| MigrateError::OutOfMemory)? {
             return Ok(size.order().frames());
         }
-        let moved = match pages.frames().begin_huge_move(head) {
+        let moved = match pages.frames().begin_huge_move(head, size.order()) {
             true => self.move_private(head, size, how),
             false if pages.frames().has_bad(head) => Err(MigrateError::NotMovable),
             false => self.move_of_file(head, size, how),
@@ -152,23 +152,42 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
             debug_assert!(done.is_ok(), "leaves of whole pages are counted in their record");
         });
         self.huge().offer_alike(pages, [old, new.frame]);
+        self.end_private((old, size), new, how)
+    }
+
+    /// Ends the move of a private page, whose leaves map the new page now.
+    fn end_private(
+        self,
+        (old, size): (Frame, HugeSize),
+        new: OtherPage,
+        how: HugeMove,
+    ) -> Result<(), MigrateError> {
+        let pages = self.pages();
+        self.huge().count_moved(pages, size, [old, new.frame], &new);
         let unused = pages.frames().end_huge_move(new.frame);
         if unused && pages.frames().take_renewed(new.frame) {
             // The leaf that went last had come from the old page, which now serves the reservation when it goes back.
             pages.frames().renew_huge(old);
         }
-        if !pages.frames().end_huge_move(old) {
+        if !pages.frames().end_huge_move_if_unmapped(old) {
             // A leaf is left that no visit found. The new page serves those that were.
             if unused {
+                self.huge().count_moved(pages, size, [new.frame, old], &new);
                 // SAFETY: invariant 1: no leaf maps the new page, which was lent to none.
                 unsafe { self.huge().drop_replacement(pages, size, new) };
             } else {
-                self.huge().charge_copy(pages, size, new);
+                self.huge().charge_replaced(pages, size, old, &new);
+            }
+            // Only now: the pool counts the page, so its leaves may give it back.
+            if pages.frames().end_huge_move(old) {
+                // SAFETY: invariant 1: the last leaf of the page went while it was marked as moving.
+                unsafe { self.huge().give_unmapped(pages, size, old) };
             }
             return Err(MigrateError::Busy);
         }
         if unused {
             // Every leaf of both went meanwhile.
+            self.huge().count_moved(pages, size, [new.frame, old], &new);
             // SAFETY: invariant 1: no leaf maps either page, and the move has both.
             unsafe {
                 self.huge().drop_replacement(pages, size, new);
@@ -240,6 +259,7 @@ impl<'p, P: Platform> HugeMigration<'_, 'p, P> {
                 self.forbid_stores(file, &shown);
                 self.copy_page(old, new.frame, size);
                 pages.frames().copy_huge_note(old, new.frame);
+                self.huge().count_moved(pages, size, [old, new.frame], &new);
                 self.files().exchange_huge_page(self.platform(), file, index, new.frame);
                 ReverseMap::of(self.0).each_mapper_alone(file, &shown, |found| {
                     self.relocate_in(found, &shown, (old, new.frame));

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
-use quire::addr::VirtAddr;
+use quire::addr::{Frame, VirtAddr};
 use quire::error::MmError;
 use quire::hugetlb::HugeSize::{Size1G, Size2M};
 use quire::hugetlb::{HugeFsInfo, HugeFsLimits, PoolInfo};
+use quire::page_alloc::{NodePolicy, NodeSet};
 use quire::platform::Context;
 use quire::vm::Sharing::{self, Private, Shared};
 use quire::vm::{Access, Advice, MapRequest, Mm};
 use testkit::held_up;
 
-use crate::hugetlb::support::{GIB, MIB};
+use crate::hugetlb::support::{GIB, MIB, two_nodes};
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, info, load, of_file, private, run, store, with_config, within,
 };
@@ -320,4 +321,73 @@ fn a_store_gets_its_reserved_page_beside_forks() {
             (first + 1..calls).for_each(|second| _ = scene([first, second]));
         }
     });
+}
+
+/// A task unmaps a page that moves to another node, and the pool is emptied, at any moment: the pool counts the new page
+/// before a leaf can give it back.
+#[test]
+fn a_page_that_goes_back_while_it_moves_is_counted() {
+    for shared in [false, true] {
+        with_config(two_nodes(32 * MIB), Size2M, 0, |machine, manager| {
+            let (pools, pages) = (manager.huge_pools(), manager.pages());
+            let empty = || _ = pools.resize(pages, Size2M, NodeSet::ALL, 0);
+            let in_time = at_moments(|moment| {
+                _ = pools.resize_node(pages, Size2M, 0, 1);
+                let file = shared.then(|| manager.huge_file(Size2M, HUGE).unwrap());
+                let request =
+                    file.as_ref().map_or(private(BASE, 1), |file| of_file(file, Shared, BASE, (0, 1)));
+                let mm = stored(machine, manager, &request);
+                let file = Mutex::new(file);
+                let old = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+                let far = NodePolicy::Bind(NodeSet::one(1));
+                let unmap = || {
+                    mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+                    drop(file.lock().unwrap().take());
+                    empty();
+                };
+                let plan = InterruptPlan::Nth(moment);
+                let held = held_up(machine, plan, PATIENCE, || _ = manager.migrate_to(old, far), unmap);
+                empty();
+                assert_eq!(
+                    info(manager, Size2M),
+                    PoolInfo::default(),
+                    "at moment {moment} of {}",
+                    held.calls
+                );
+                mm.exit();
+                check(manager);
+                (held.calls, held.in_time)
+            });
+            assert!(in_time > 5, "{in_time}");
+        });
+    }
+}
+
+/// A page moves on while its move to another node ends: the other node has the page already when it leaves.
+#[test]
+fn a_page_that_moves_on_is_counted() {
+    for shared in [false, true] {
+        with_config(two_nodes(32 * MIB), Size2M, 0, |machine, manager| {
+            _ = manager.huge_pools().resize_node(manager.pages(), Size2M, 0, 1);
+            let file = shared.then(|| manager.huge_file(Size2M, HUGE).unwrap());
+            let request = file.as_ref().map_or(private(BASE, 1), |file| of_file(file, Shared, BASE, (0, 1)));
+            let mm = stored(machine, manager, &request);
+            let to = |node| {
+                let frame = mm.translate(VirtAddr(BASE), Access::Read).map_or(Frame(0), |found| found.frame);
+                manager.migrate_to(frame, NodePolicy::Bind(NodeSet::one(node))).is_ok()
+            };
+            let in_time = at_moments(|moment| {
+                let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, || to(1), || to(0));
+                let one = PoolInfo { total: 1, ..PoolInfo::default() };
+                assert_eq!(info(manager, Size2M), one, "at moment {moment} of {}", held.calls);
+                check(manager);
+                _ = to(0);
+                (held.calls, held.in_time)
+            });
+            assert!(in_time > 5, "{in_time}");
+            mm.exit();
+            drop(file);
+            _ = manager.huge_pools().resize(manager.pages(), Size2M, NodeSet::ALL, 0);
+        });
+    }
 }

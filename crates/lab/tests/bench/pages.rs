@@ -146,9 +146,12 @@ fn predictions_stand_beside_what_was_measured() {
 fn advice_shows_memory_over_time_and_faults_by_policy() {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
     let folder = tempfile::tempdir().unwrap();
-    // The same on every machine.
+    // The same on every machine: what is lacking here would be measured.
     let prices = folder.path().join("prices.json");
-    let saved = json!({"version": 1, "kernel": "6.18", "cpu": "one", "fault_ns": {"4": 500, "32": 900, "2048": 60_000}});
+    let each = json!({
+        "4": 500, "16": 600, "32": 900, "64": 1400, "128": 2400, "256": 4500, "512": 9000, "1024": 20_000, "2048": 60_000,
+    });
+    let saved = json!({"version": 1, "kernel": "6.18", "cpu": "one", "fault_ns": each});
     std::fs::write(&prices, saved.to_string()).unwrap();
     let advice_beside = |baseline: &str| -> serde_json::Value {
         let mut advise = Command::new(env!("CARGO_BIN_EXE_quire"));

@@ -458,21 +458,22 @@ static void processes_of_user(void)
     CHECK(exits_with(child, 6));
     /* A process that becomes a user with too many may execute no program, unless there are fewer by then. */
     for (int others = 1; others <= 2; others++) {
-        int ends[2];
-        CHECK(pipe(ends) == 0);
+        int ends[2], became[2];
+        CHECK(pipe(ends) == 0 && pipe(became) == 0);
         child = fork();
         if (child == 0) {
             CHECK(setresuid(LIMITED, LIMITED, LIMITED) == 0);
-            CHECK(write(ends[1], "x", 1) == 1);
+            CHECK(write(became[1], "x", 1) == 1);
             for (;;)
                 pause();
         }
         char byte;
-        CHECK(read(ends[0], &byte, 1) == 1);
+        CHECK(read(became[0], &byte, 1) == 1);
         pid_t other = fork();
         if (other == 0) {
             struct rlimit zero = { 0, 0 };
             CHECK(setrlimit(RLIMIT_NPROC, &zero) == 0 && setresuid(LIMITED, LIMITED, LIMITED) == 0);
+            CHECK(write(became[1], "x", 1) == 1);
             if (others == 2) {
                 FAILS(execl(program, program, "wait", NULL), EAGAIN);
                 FAILS(execl(program, program, "wait", NULL), EAGAIN);
@@ -482,6 +483,8 @@ static void processes_of_user(void)
             execl(program, program, "nothing", NULL);
             _exit(8);
         }
+        /* What counts is how many there are when it becomes the user: the first must live until then. */
+        CHECK(read(became[0], &byte, 1) == 1);
         if (others == 1) {
             CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL) && write(ends[1], "x", 1) == 1);
             /* Itself is one more than none. */
@@ -489,7 +492,7 @@ static void processes_of_user(void)
         } else {
             CHECK(exits_with(other, 7) && kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
         }
-        CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+        CHECK(close(ends[0]) == 0 && close(ends[1]) == 0 && close(became[0]) == 0 && close(became[1]) == 0);
     }
 }
 

@@ -61,7 +61,9 @@ impl Program<'_, '_> {
     /// Stores a few words to each of some pages.
     fn scribble(&mut self, mm: &Space<'_>, from: u64, len: u64) {
         let sparse = self.rng.u64(1..4);
-        for page in (from..from + len).step_by(PAGE as usize).filter(|page| page / PAGE % sparse == 0) {
+        for page in
+            (from..from + len).step_by(PAGE as usize).filter(|page| (page / PAGE).is_multiple_of(sparse))
+        {
             for _ in 0..2 {
                 let word = self.word();
                 store(self.machine, mm, page + self.rng.u64(..512) * 8, word).unwrap();

@@ -35,7 +35,8 @@ fn wait() {
         return interrupts::enable_and_hlt();
     }
     interrupts::enable();
-    if !clear_ahead() {
+    // A clear that ended because a task came has left memory to clear, as soon as the CPU is idle again.
+    if !clear_ahead() && !area::this().need_resched() {
         DONE.fetch_or(cpu, Ordering::Relaxed);
     }
 }

@@ -107,7 +107,7 @@ fn start(path: &[u8], strings: Strings) -> Result<(), Errno> {
     let context = UserContext::new(Registers::default());
     let task = Task::new(process, id, context, None, first_program)?;
     *COMMAND.lock() = Some((path.to_vec(), strings));
-    run::launch(task, || ())?;
+    run::launch(task, || Ok(()))?;
     EVENTS.wait_uninterruptible(|| STARTED.lock().take()).inspect_err(|_| table::release(id))
 }
 

@@ -1,5 +1,5 @@
 //! Checks of the kernel itself, chosen by its option `selftest`. `panic` and `trap` make it fail, as a test of what a
-//! failure shows.
+//! failure shows; with `idle` an idle CPU must clear memory, whatever was wanted of the task before.
 //!
 //! With `shootdown`, the first CPU changes an address space, and all CPUs look at it right after that: what was unmapped
 //! must fault, what was made read-only must not be written, and what was moved must be gone from its old place. Each CPU
@@ -13,6 +13,7 @@ use quire::addr::VirtAddr;
 use quire::arch::{CpuFeatures, Protection};
 use quire::error::MmError;
 use quire::limits::FRAME_SIZE;
+use quire::stats::Stat;
 use quire::vm::{MapRequest, Remap};
 use quire_interop::user_memory::UserMemory;
 use spin::Once;
@@ -24,8 +25,12 @@ use crate::device::exit::Outcome;
 use crate::device::log::log;
 use crate::memory::manager::{self, Balance, Space, manager};
 use crate::sync::Mutex;
+use crate::task::wait::WaitQueue;
+use crate::time;
 
 const ROUNDS: u64 = 1000;
+/// How long the CPU has nothing to do: much longer than it takes to clear some memory.
+const SLEEP_NS: u64 = 500_000_000;
 /// A value that no memory holds by chance.
 const MARK: u64 = 0x5175_6972_6500_0000;
 /// An address of no memory.
@@ -77,8 +82,21 @@ pub fn fail_if_wanted() {
     match command::option("selftest") {
         Some("panic") => panic!("a panic on purpose"),
         Some("trap") => trap(),
+        Some("idle") => check_idle(),
         _ => {}
     }
+}
+
+/// Asks the running task to make way, as the end of its time slice does, and sleeps before it looks. The CPU is idle then,
+/// and clears memory all the same.
+fn check_idle() {
+    let before = manager().stat(Stat::PgzeroAhead);
+    let deadline = time::now_ns() + SLEEP_NS;
+    area::this().set_need_resched(true);
+    let slept = WaitQueue::new().wait_until_deadline(Some(deadline), || None::<()>);
+    let cleared = manager().stat(Stat::PgzeroAhead) - before;
+    assert!(slept == Ok(None) && cleared > 0, "{cleared} frames were cleared while the CPU was idle");
+    log!("selftest: an idle CPU has cleared memory");
 }
 
 /// Stores to an address that nothing maps, with a mark in a register.

@@ -234,7 +234,7 @@ static void *make_segment(void *at)
     int own = (volatile int *)at - made;
     for (int round = 0; round < ROUNDS; round++) {
         meet(arrived, own, 2 * round + 1);
-        made[own] = shmget(0x51 + round, PAGE, IPC_CREAT | IPC_EXCL | 0600);
+        made[own] = shmget(0x51000000 + getpid(), PAGE, IPC_CREAT | IPC_EXCL | 0600);
         meet(arrived, own, 2 * round + 2);
         if (own == 0) {
             CHECK((made[0] == -1) != (made[1] == -1));
@@ -441,7 +441,9 @@ static const struct test_case CASES[] = {
 int main(int count, char **arguments)
 {
     const char *name = count > 1 ? arguments[1] : "";
-    if (chdir("/tmp"))
+    char folder[] = "/tmp/edges-XXXXXX";
+    if (!mkdtemp(folder) || chdir(folder))
         return 1;
-    return run_cases(CASES, sizeof CASES / sizeof *CASES, name, PATIENCE);
+    int code = run_cases(CASES, sizeof CASES / sizeof *CASES, name, PATIENCE);
+    return rmdir(folder) ? 1 : code;
 }

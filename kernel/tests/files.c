@@ -520,24 +520,27 @@ static int descriptors(void)
 /* A lock that changes its type gives the old one up first: two that change to exclusive get it one after the other. */
 static int upgrades(void)
 {
-    int shared[2], status;
+    int shared[2], go[2], status;
     char byte = 0;
     pid_t children[2];
-    CHECK(close(fresh("upgrades", O_RDWR)) == 0 && pipe(shared) == 0);
+    CHECK(close(fresh("upgrades", O_RDWR)) == 0 && pipe(shared) == 0 && pipe(go) == 0);
     for (int at = 0; at < 2; at++) {
         children[at] = fork();
         if (children[at] == 0) {
             int fd = open("upgrades", O_RDWR);
             alarm(20);
-            if (flock(fd, LOCK_SH) || write(shared[1], &byte, 1) != 1 || flock(fd, LOCK_SH))
+            if (flock(fd, LOCK_SH) || flock(fd, LOCK_SH) || write(shared[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1)
                 _exit(1);
-            usleep(300000);
             _exit(flock(fd, LOCK_EX) || flock(fd, LOCK_UN) ? 2 : 0);
         }
     }
+    /* Both have it before one of them goes on. */
+    for (int at = 0; at < 2; at++)
+        CHECK(read(shared[0], &byte, 1) == 1);
+    CHECK(write(go[1], "go", 2) == 2);
     for (int at = 0; at < 2; at++)
         CHECK(waitpid(children[at], &status, 0) == children[at] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    return close(shared[0]) || close(shared[1]) || unlink("upgrades");
+    return close(shared[0]) || close(shared[1]) || close(go[0]) || close(go[1]) || unlink("upgrades");
 }
 
 /* A process keeps its locks when it asks for descriptors of its own, and has them already. */

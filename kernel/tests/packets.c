@@ -301,7 +301,9 @@ static const struct test_case CASES[] = {
 
 int main(int count, char **arguments)
 {
-    if (chdir("/tmp"))
+    char folder[] = "/tmp/packets-XXXXXX";
+    if (!mkdtemp(folder) || chdir(folder))
         return 1;
-    return run_cases(CASES, sizeof CASES / sizeof *CASES, count > 1 ? arguments[1] : "", PATIENCE);
+    int code = run_cases(CASES, sizeof CASES / sizeof *CASES, count > 1 ? arguments[1] : "", PATIENCE);
+    return rmdir(folder) ? 1 : code;
 }

@@ -409,7 +409,6 @@ static void moves(void)
     CHECK(exits_with(child, 0) && rmdir("from/here") == 0 && rmdir("from") == 0 && rmdir("to") == 0);
 }
 
-#define LIMITED 54321
 
 static pid_t pausing(void)
 {
@@ -431,6 +430,8 @@ static void processes_of_user(void)
 {
     struct rlimit none, three;
     siginfo_t info;
+    /* A user that no other run of this test has. */
+    uid_t limited = 100000 + getpid();
     CHECK(getrlimit(RLIMIT_NPROC, &none) == 0);
     three = none;
     (none.rlim_cur = 0, three.rlim_cur = 3);
@@ -441,7 +442,7 @@ static void processes_of_user(void)
     child = fork();
     if (child == 0) {
         pthread_t thread;
-        CHECK(setresuid(LIMITED, LIMITED, LIMITED) == 0);
+        CHECK(setresuid(limited, limited, limited) == 0);
         pid_t first = pausing(), second = pausing();
         CHECK(first > 0 && second > 0);
         FAILS(fork(), EAGAIN);
@@ -462,7 +463,7 @@ static void processes_of_user(void)
         CHECK(pipe(ends) == 0 && pipe(became) == 0);
         child = fork();
         if (child == 0) {
-            CHECK(setresuid(LIMITED, LIMITED, LIMITED) == 0);
+            CHECK(setresuid(limited, limited, limited) == 0);
             CHECK(write(became[1], "x", 1) == 1);
             for (;;)
                 pause();
@@ -472,7 +473,7 @@ static void processes_of_user(void)
         pid_t other = fork();
         if (other == 0) {
             struct rlimit zero = { 0, 0 };
-            CHECK(setrlimit(RLIMIT_NPROC, &zero) == 0 && setresuid(LIMITED, LIMITED, LIMITED) == 0);
+            CHECK(setrlimit(RLIMIT_NPROC, &zero) == 0 && setresuid(limited, limited, limited) == 0);
             CHECK(write(became[1], "x", 1) == 1);
             if (others == 2) {
                 FAILS(execl(program, program, "wait", NULL), EAGAIN);

@@ -28,6 +28,12 @@ Exit codes:
   other    the program under `record` or `boot` ended with this code
 A closed pipe on standard output ends the command by SIGPIPE, without a message.";
 
+/// Here, since result files store a hash of the code that calibrates.
+const CALIBRATE_EXAMPLES: &str = "\
+Examples:
+  quire calibrate                  how to clear and copy here, for `quire replay`
+  sudo quire calibrate --kernel    what a fault takes here, for `quire advise`";
+
 /// Record the memory calls and faults of a program, replay them under other policies, measure Quire against this machine's Linux, and run programs on a kernel that uses it.
 #[derive(Parser)]
 #[command(name = "quire", version, after_help = EXIT_CODES)]
@@ -43,6 +49,7 @@ enum Command {
     Bench(crate::bench::BenchArgs),
     #[cfg(feature = "boot")]
     Boot(crate::boot::Args),
+    #[command(after_help = CALIBRATE_EXAMPLES)]
     Calibrate(crate::calibrate::Args),
     #[cfg(feature = "bench")]
     Compare(crate::compare::Args),

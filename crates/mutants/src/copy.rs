@@ -7,13 +7,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::operators::{Found, Place, find};
+use crate::operators::{Found, Operator, Place, find};
 use crate::sample::Mutant;
 
 /// Below the repository's root.
 pub(crate) const BELOW: &str = "target/mutants";
 const LIBRARY: &str = "crates/quire/src/";
-const CRATES: [&str; 5] = ["crates/quire", "crates/hosted", "crates/oracle", "crates/pins", "crates/testkit"];
+/// The copied crates, of which one lies in another.
+const CRATES: [&str; 6] = [
+    "crates/quire",
+    "crates/quire/tests/library",
+    "crates/hosted",
+    "crates/oracle",
+    "crates/pins",
+    "crates/testkit",
+];
 const WHOLE: [&str; 5] = ["Cargo.lock", "rust-toolchain.toml", "README.md", "docs", "traces"];
 /// Files that only count, check or name, or must be constant.
 const LEFT_ALONE: [&str; 4] = ["stats.rs", "validate.rs", "error.rs", "limits.rs"];
@@ -121,10 +129,12 @@ fn switch(text: &str, places: &[&(Mutant, Place)]) -> (String, Vec<(Range<usize>
         let start = out.len();
         let (original, number) = (&text[place.range.clone()], mutant.number);
         let other = &place.mutated;
-        out += &if other.is_empty() {
-            format!("if !crate::mutants::on({number}) {{ {original} }}")
-        } else {
-            format!("(if crate::mutants::on({number}) {{ {other} }} else {{ {original} }})")
+        let choice = format!("if crate::mutants::on({number}) {{ {other} }} else {{ {original} }}");
+        out += &match mutant.operator {
+            _ if other.is_empty() => format!("if !crate::mutants::on({number}) {{ {original} }}"),
+            // No comma need follow an arm that is a block.
+            Operator::Arm => format!("{{ {choice} }}"),
+            _ => format!("({choice})"),
         };
         ranges.push((start..out.len(), number));
         done = place.range.end;
@@ -136,7 +146,6 @@ fn switch(text: &str, places: &[&(Mutant, Place)]) -> (String, Vec<(Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operators::Operator;
     use crate::sample::locate;
 
     fn sources(text: &str) -> Sources {
@@ -173,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn an_arm_stays_a_block_without_a_comma() {
+        let text = "fn f() {\n    match x {\n        A => {\n            g();\n        }\n        B => h(),\n    }\n}\n";
+        let list = [mutant(5, Operator::Arm, "{\n            g();\n        }", "h()", 0)];
+        let chosen = locate(&sources(text), &list);
+        let (switched, _) = switch(text, &chosen.iter().collect::<Vec<_>>());
+        assert!(find(&switched).is_ok(), "{switched}");
+    }
+
+    #[test]
     fn a_bug_moves_with_its_function() {
         let text = "fn f() -> bool {\n    a < b\n}\n";
         let list = [mutant(8, Operator::Boundary, "a < b", "a <= b", 0)];
@@ -189,7 +207,7 @@ mod tests {
         let text = only_copied(
             "[workspace]\nmembers = [\"crates/quire\", \"crates/lab\"]\ndefault-members = [\"crates/lab\"]\nx = 1\n",
         );
-        let expected = "[workspace]\nmembers = [\"crates/quire\", \"crates/hosted\", \"crates/oracle\", \"crates/pins\", \"crates/testkit\"]\nx = 1\n";
+        let expected = "[workspace]\nmembers = [\"crates/quire\", \"crates/quire/tests/library\", \"crates/hosted\", \"crates/oracle\", \"crates/pins\", \"crates/testkit\"]\nx = 1\n";
         assert_eq!(text, expected);
     }
 }

@@ -17,9 +17,9 @@
 //!
 //! # In which order do the modules depend on each other?
 //!
-//! A module uses only modules before it, as a test checks: `limits addr error rank cpu arch platform sync
-//! stats clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md`
-//! describes each.
+//! A module uses only modules before it, as a test checks: `avl limits addr error rank cpu nodes arch platform
+//! sync stats clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`.
+//! `docs/architecture.md` describes each.
 //!
 //! # Which features are there?
 //!

@@ -5,11 +5,16 @@ use anyhow::Result;
 use crate::output::{self, Format};
 use crate::settings::{Left, Places, put_back_left};
 
+const EXAMPLE: &str = "\
+Example:
+  sudo quire restore";
+
 /// Put back the settings of the kernel that a killed run of this command left.
 ///
 /// Every other subcommand does the same when it starts. A value that was set since the kill stays. Settings that a
 /// running `bench` or `verify` has changed are left to it.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
 pub struct Args {
     /// What was done, as text or as one JSON object.
     #[arg(long, value_enum, default_value_t)]

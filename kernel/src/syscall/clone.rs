@@ -11,6 +11,8 @@ use crate::task::clone::{CloneRequest, clone};
 const SIGNAL_MASK: u64 = 0xff;
 /// The words of `struct clone_args` up to `tls`.
 const ARGUMENT_WORDS: usize = 8;
+/// The word of the control group, behind two for the child's number, which cannot be chosen.
+const GROUP_WORD: u64 = 10;
 
 impl Call<'_> {
     pub(super) fn clone(&self) -> Answer {
@@ -23,34 +25,42 @@ impl Call<'_> {
         clone(
             self.task,
             &CloneRequest {
-                flags: flags & !SIGNAL_MASK,
+                // This call has the lower half alone.
+                flags: u64::from(flags as u32) & !SIGNAL_MASK,
                 stack_end,
                 exit_signal: (flags & SIGNAL_MASK) as u32,
                 parent_tid,
                 descriptor: parent_tid,
                 child_tid,
                 tls,
+                group: 0,
             },
         )
     }
 
-    /// `clone3`, in the first form of its structure.
+    /// `clone3`. Programs give the size of its structure, which has grown.
     pub(super) fn clone3(&self) -> Answer {
         let [at, size, ..] = self.arguments;
         if size < ARGUMENT_WORDS as u64 * 8 {
             return Err(Errno::EINVAL);
         }
         self.check_tail(at, size)?;
+        let has_group = size >= (GROUP_WORD + 1) * 8;
+        let group_at = at.checked_add(GROUP_WORD * 8).filter(|_| has_group);
+        let [group] = group_at.map_or(Ok([0]), |at| self.load_words(at))?;
         let [flags, descriptor, child_tid, parent_tid, exit_signal, stack, stack_size, tls] =
             self.load_words(at)?;
         let stack_end = stack.checked_add(stack_size).ok_or(Errno::EINVAL)?;
         if exit_signal > 64 || (stack == 0) != (stack_size == 0) {
             return Err(Errno::EINVAL);
         }
+        if flags & abi::CLONE_INTO_CGROUP != 0 && !has_group {
+            return Err(Errno::EINVAL);
+        }
         let exit_signal = exit_signal as u32;
         clone(
             self.task,
-            &CloneRequest { flags, stack_end, exit_signal, parent_tid, descriptor, child_tid, tls },
+            &CloneRequest { flags, stack_end, exit_signal, parent_tid, descriptor, child_tid, tls, group },
         )
     }
 
@@ -60,7 +70,8 @@ impl Call<'_> {
             return Err(Errno::E2BIG);
         }
         let known = ARGUMENT_WORDS as u64 * 8;
-        for offset in known..size {
+        let group = GROUP_WORD * 8..GROUP_WORD * 8 + 8;
+        for offset in (known..size).filter(|offset| !group.contains(offset)) {
             let mut byte = [0];
             self.memory.read(VirtAddr(at.checked_add(offset).ok_or(Errno::EFAULT)?), &mut byte)?;
             if byte != [0] {

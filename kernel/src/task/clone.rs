@@ -11,6 +11,7 @@ use super::process::Process;
 use super::thread::{Task, UserContext};
 use super::{limits, run, sched, table};
 use crate::errno::Errno;
+use crate::files::generated::group_of;
 use crate::files::process_file;
 use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
@@ -35,7 +36,11 @@ pub struct CloneRequest {
     pub child_tid: u64,
     /// The base of the child's thread-local storage (`CLONE_SETTLS`).
     pub tls: u64,
+    /// The descriptor of the control group that gets the child (`CLONE_INTO_CGROUP`).
+    pub group: u64,
 }
+
+const INTO_GROUP: u64 = abi::CLONE_INTO_CGROUP;
 
 const SUPPORTED: u32 = abi::CLONE_VM
     | abi::CLONE_FS
@@ -65,9 +70,14 @@ impl CloneRequest {
         let sound = needs(abi::CLONE_SIGHAND, abi::CLONE_VM) && needs(abi::CLONE_THREAD, abi::CLONE_SIGHAND);
         let is_process = !self.has(abi::CLONE_THREAD) && !self.has(abi::CLONE_DETACHED);
         let sound = sound && (is_process || !self.has(abi::CLONE_PIDFD));
-        let known = self.flags & !(u64::from(SUPPORTED) | abi::CLONE_CLEAR_SIGHAND) == 0;
+        let known = self.flags & !(u64::from(SUPPORTED) | abi::CLONE_CLEAR_SIGHAND | INTO_GROUP) == 0;
         let clears = self.flags & abi::CLONE_CLEAR_SIGHAND != 0;
-        (sound && known && !(clears && self.has(abi::CLONE_SIGHAND))).then_some(()).ok_or(Errno::EINVAL)
+        if !(sound && known) || clears && self.has(abi::CLONE_SIGHAND) {
+            return Err(Errno::EINVAL);
+        }
+        // A process is in one group with all its threads.
+        let parts = self.has(abi::CLONE_THREAD) && self.flags & INTO_GROUP != 0;
+        if parts { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 }
 
@@ -82,6 +92,8 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
         return Err(Errno::EPERM);
     }
     let files = task.process.files.lock().clone();
+    let into_group = || group_of(&*files.get(request.group)?);
+    let group = (request.flags & INTO_GROUP != 0).then(into_group).transpose()?;
     let reserved = request.has(abi::CLONE_PIDFD).then(|| files.reserve()).transpose()?;
     if let Some(reserved) = &reserved {
         let number = reserved.number() as u32;
@@ -102,9 +114,11 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     }
     // A child that shares descriptors finds its own there.
     run::launch(new, || {
+        group.map_or(Ok(()), |group| group.join(&child))?;
         if let Some(reserved) = reserved {
             reserved.fill(process_file::open(child.clone(), false), true);
         }
+        Ok(())
     })?;
     if waits {
         // The child uses this task's stack. A task that must end needs it no more.

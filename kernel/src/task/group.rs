@@ -207,9 +207,14 @@ impl ControlGroup {
     /// Makes a process part of it.
     ///
     /// # Errors
-    /// [`Errno::EBUSY`] where the group gives the controller and is not the root.
+    /// [`Errno::ENODEV`] for a group that was removed; [`Errno::EBUSY`] where it gives the controller and is not the root.
     pub fn join(self: &Arc<Self>, process: &Process) -> Result<(), Errno> {
         let _one_at_a_time = CHANGES.lock();
+        let own = |child: Arc<Self>| Arc::ptr_eq(&child, self);
+        let is_there = |parent: Arc<Self>| parent.child(&self.name).is_some_and(own);
+        if self.parent.is_some() && !self.parent().is_some_and(is_there) {
+            return Err(Errno::ENODEV);
+        }
         if self.gives() && self.parent.is_some() {
             return Err(Errno::EBUSY);
         }

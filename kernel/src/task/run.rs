@@ -130,12 +130,12 @@ fn float_code(task: &Task, vector: u64) -> i32 {
 }
 
 /// Starts a task that was just made, for which its process has reserved a place. It runs after `before`, which is called
-/// once nothing can fail any more.
+/// once nothing else can fail any more.
 ///
 /// # Errors
 /// [`Errno::EINTR`]: the maker of a process has a signal to take, and there is no new process. A signal to its group may
-/// have missed that one.
-pub fn launch(task: Arc<Task>, before: impl FnOnce()) -> Result<(), Errno> {
+/// have missed that one. Those of `before` for a process, which is not made then either.
+pub fn launch(task: Arc<Task>, before: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let maker = sched::current_ref();
     let is_thread = Arc::ptr_eq(&maker.process, &task.process);
     // Its process may have stopped before it was in the list.
@@ -152,11 +152,11 @@ pub fn launch(task: Arc<Task>, before: impl FnOnce()) -> Result<(), Errno> {
     super::table::publish(&task);
     let is_late = !is_thread && maker.is_interrupted();
     drop(several);
-    if is_late {
+    let allowed = if is_late { Err(Errno::EINTR) } else { before() };
+    if allowed.is_err() {
         exit::take_back(task);
-        return Err(Errno::EINTR);
+    } else {
+        sched::start(task);
     }
-    before();
-    sched::start(task);
-    Ok(())
+    allowed
 }

@@ -200,10 +200,12 @@ pub fn idle_loop(wait: impl Fn()) -> ! {
         note_idle(area::cpu_id(), true);
         area::this().set_idle(true);
         interrupts::disable();
+        // It may have been meant for the task that ran here before, which slept before it looked. Left as it is, it would
+        // say that a task wants this CPU, which then clears nothing until the next one comes.
+        area::this().set_need_resched(false);
         if run_queue::waiting() > 0 {
             area::this().set_idle(false);
             note_idle(area::cpu_id(), false);
-            area::this().set_need_resched(false);
             interrupts::enable();
             switch_away(Leaves::Asleep);
         } else {

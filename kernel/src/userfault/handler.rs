@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 use quire::vm::{Userfault, UserfaultChanges};
@@ -14,6 +14,7 @@ use crate::files::events::Waiters;
 use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
 use crate::sync::Mutex;
+use crate::task::sched;
 
 /// What a handler may ask for (`UFFDIO_API`).
 pub(super) const FEATURES: u32 = abi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
@@ -43,6 +44,10 @@ pub struct Handler {
     pub(super) readers: Arc<Waiters>,
     /// Handlers of children whose event was read and whose fork is not done, by the number of their space.
     children: Mutex<BTreeMap<u64, Weak<Handler>>>,
+    /// How many tasks have taken an event, or are about to, whose child is not in the list above yet.
+    pub(super) taking: AtomicUsize,
+    /// The handler whose event made this one, until that fork is done: its last descriptor may be closed before.
+    origin: Mutex<Option<Arc<Handler>>>,
 }
 
 /// A handler that may have ranges.
@@ -64,6 +69,8 @@ impl Handler {
             ready: Once::new(),
             readers: Arc::default(),
             children: Mutex::new(BTreeMap::new()),
+            taking: AtomicUsize::new(0),
+            origin: Mutex::new(None),
         })
     }
 
@@ -126,9 +133,10 @@ impl Handler {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub(super) fn fork(&self, child: u64) -> Result<Arc<Self>, Errno> {
+    pub(super) fn fork(self: &Arc<Self>, child: u64) -> Result<Arc<Self>, Errno> {
         let new = Self::with_space(Weak::new(), false);
         new.begin(self.ready()?.features)?;
+        *new.origin.lock() = Some(self.clone());
         self.children.lock().insert(child, Arc::downgrade(&new));
         Ok(new)
     }
@@ -139,13 +147,23 @@ impl Handler {
     /// [`Errno::ENOMEM`].
     pub(super) fn settle(&self, child: &Arc<Space>) -> Result<(), Errno> {
         let Some(ready) = self.ready.get() else { return Ok(()) };
-        let own = self.children.lock().remove(&child.number()).and_then(|own| own.upgrade());
+        // The fork goes on when its event is taken, perhaps before that task has made the child's handler.
+        let own = loop {
+            let is_taken = self.taking.load(Ordering::SeqCst) > 0;
+            let own = self.children.lock().remove(&child.number());
+            if own.is_some() || !is_taken {
+                break own.and_then(|own| own.upgrade());
+            }
+            sched::schedule();
+        };
         let to = own.as_ref().and_then(|own| own.ready.get()).map(|ready| &ready.quire);
         let done = child.userfault_hand_over(&ready.quire, to);
         if let Some(own) = own {
             *own.space.lock() = Arc::downgrade(child);
             own.bound.store(true, Ordering::Release);
             own.readers.notify();
+            // Not its last reference: the caller has one.
+            drop(own.origin.lock().take());
         }
         done?;
         Ok(())

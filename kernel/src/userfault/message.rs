@@ -1,6 +1,7 @@
 //! The messages that a handler reads (`struct uffd_msg`).
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 use quire::vm::{Access, UserfaultEvent, UserfaultKind};
@@ -20,7 +21,7 @@ pub struct Message {
 
 impl Message {
     /// The message of an event that `handler` has read.
-    fn of(handler: &Handler, event: &UserfaultEvent) -> Result<Self, Errno> {
+    fn of(handler: &Arc<Handler>, event: &UserfaultEvent) -> Result<Self, Errno> {
         let words = |event: u32, first, second, third| [u64::from(event), first, second, third];
         let plain = |words| Ok(Self { words, child: None });
         match *event {
@@ -71,10 +72,19 @@ impl Handler {
     ///
     /// # Errors
     /// [`Errno::EINVAL`] before `UFFDIO_API`, [`Errno::EAGAIN`], [`Errno::EINTR`]; for a fork, that of the new handler.
-    pub fn read(&self, nonblocking: bool) -> Result<Message, Errno> {
+    pub fn read(self: &Arc<Self>, nonblocking: bool) -> Result<Message, Errno> {
         let quire = &self.ready()?.quire;
-        let event = self.readers.wait(nonblocking, || quire.next_event().map(|event| event.keep()))?;
-        Message::of(self, &event)
+        let event = self.readers.wait(nonblocking, || {
+            self.taking.fetch_add(1, Ordering::SeqCst);
+            let taken = quire.next_event().map(|event| event.keep());
+            if taken.is_none() {
+                self.taking.fetch_sub(1, Ordering::SeqCst);
+            }
+            taken
+        })?;
+        let message = Message::of(self, &event);
+        self.taking.fetch_sub(1, Ordering::SeqCst);
+        message
     }
 
     /// Whether there is something to read.

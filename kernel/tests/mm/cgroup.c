@@ -279,6 +279,52 @@ static void errors(void)
     end();
 }
 
+#define INTO_CGROUP (1UL << 33)
+
+/* `clone3` with this word for the group. Returns -1, or the child's status after it has shown its own group. */
+static int clone_into(unsigned long flags, long group, size_t words)
+{
+    uint64_t arguments[11] = { INTO_CGROUP | flags, [4] = SIGCHLD, [10] = group };
+    long child = syscall(SYS_clone3, arguments, words * 8);
+    if (child == 0)
+        _exit(strcmp(show("/proc/self/cgroup"), "0::/quire\n") != 0);
+    int status;
+    CHECK(child < 0 || waitpid(child, &status, 0) == child);
+    return child < 0 ? -1 : status;
+}
+
+static void clone_as_user(void *group)
+{
+    OK(setuid(65534));
+    FAILS(EACCES, clone_into(0, *(int *)group, 11));
+}
+
+/* A child that begins in another group than its parent's. */
+static void cloned(void)
+{
+    if (!begin())
+        return;
+    make("quire");
+    int group = open(path("quire", ""), O_RDONLY | O_DIRECTORY), other = open("/tmp", O_RDONLY | O_DIRECTORY);
+    CHECK(group >= 0 && other >= 0 && clone_into(0, group, 11) == 0);
+    shows(path("quire", "cgroup.procs"), "");
+    CHECK(!strstr(show("/proc/self/cgroup"), "quire"));
+    FAILS(EBADF, clone_into(0, other, 11));
+    FAILS(EBADF, clone_into(0, 999, 11));
+    FAILS(EINVAL, clone_into(0, group, 10));
+    FAILS(EOPNOTSUPP, clone_into(CLONE_THREAD | CLONE_SIGHAND | CLONE_VM, group, 11));
+    CHECK(in_child(clone_as_user, &group) == 0);
+    answers(path("quire", "cgroup.subtree_control"), "+hugetlb", 0);
+    FAILS(EBUSY, clone_into(0, group, 11));
+    answers(path("quire", "cgroup.subtree_control"), "-hugetlb", 0);
+    /* No child was left behind, nor in a group that is gone. */
+    CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECHILD);
+    drop("quire");
+    CHECK(clone_into(0, group, 11) == -1 && (errno == ENODEV || errno == ENOENT));
+    CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECHILD && close(group) == 0 && close(other) == 0);
+    end();
+}
+
 /* Each of many groups keeps its own numbers. */
 static void many(void)
 {
@@ -310,4 +356,5 @@ static void many(void)
     end();
 }
 
-MAIN(CASE(files), CASE(limits), CASE(charges), CASE(executed), CASE(executions), CASE(errors), CASE(many))
+MAIN(CASE(files), CASE(limits), CASE(charges), CASE(executed), CASE(executions), CASE(errors), CASE(cloned),
+     CASE(many))

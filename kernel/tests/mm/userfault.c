@@ -387,6 +387,47 @@ static void narrowed(void)
     CHECK(read(narrowed.ends[0], got, sizeof got) >= 4 * (long)PAGE);
 }
 
+/* Reads the event of a fork, closes the handler that told of it, and answers the child's faults until one of page 0. */
+static void *follow(void *argument)
+{
+    struct served *served = argument;
+    struct uffd_msg message;
+    static uint64_t page[PAGE / 8] = { 77 };
+    CHECK(read(served->handler, &message, sizeof message) == sizeof message && message.event == UFFD_EVENT_FORK);
+    OK(close(served->handler));
+    served->handler = message.arg.fork.ufd;
+    for (;;) {
+        CHECK(read(served->handler, &message, sizeof message) == sizeof message);
+        CHECK(message.event == UFFD_EVENT_PAGEFAULT);
+        char *at = (char *)(uintptr_t)message.arg.pagefault.address;
+        CHECK(copy(served->handler, at, page, PAGE, 0) == (long long)PAGE);
+        if (at == served->memory)
+            return NULL;
+    }
+}
+
+static void child_of_closed(void *memory)
+{
+    for (size_t at = 4; at-- > 0;)
+        CHECK(*(volatile uint64_t *)((char *)memory + at * PAGE) == 77);
+}
+
+/* A handler may be closed once it has told of a fork, also before the fork is done: the child has its own. */
+static void closed(void)
+{
+    for (int round = 0; round < 40; round++) {
+        struct served served = { .memory = map(4 * PAGE, RW, ANON) };
+        served.handler = open_handler(O_CLOEXEC, UFFD_FEATURE_EVENT_FORK);
+        add(served.handler, served.memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+        pthread_t thread;
+        OK(pthread_create(&thread, NULL, follow, &served));
+        CHECK(in_child(child_of_closed, served.memory) == 0);
+        OK(pthread_join(thread, NULL));
+        OK(close(served.handler));
+        OK(munmap(served.memory, 4 * PAGE));
+    }
+}
+
 /* A task that waits for an answer can be killed. */
 static void killed(void)
 {
@@ -402,4 +443,4 @@ static void killed(void)
 }
 
 MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(failing), CASE(exact), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(narrowed),
-     CASE(killed))
+     CASE(closed), CASE(killed))

@@ -26,6 +26,7 @@ pub mod table;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use clap::builder::PossibleValuesParser;
 use serde_json::json;
 
 use crossings::Crossings;
@@ -39,9 +40,10 @@ use crate::output::{self, Format, say};
 
 /// Measure this library beside the running kernel and other crates, in one run on this machine.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     /// Experiments to run [default: all but `guest`, which starts QEMU and fetches Debian's kernels].
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(experiments::ALL.iter().map(|each| each.name)))]
     names: Vec<String>,
     /// Use small parameters and few rounds. This shows that every arm works; the figures say little.
     #[arg(long)]
@@ -72,16 +74,23 @@ pub struct BenchArgs {
     price: price_args::PriceArgs,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  quire bench --list                             the experiments and their questions
+  quire bench --smoke fault                      that every arm works, in seconds
+  quire bench unmap --json unmap.json; quire report html unmap.json
+  sudo quire bench hugetlb-pool --only 9000/fresh";
+
 /// Runs `quire bench`.
 ///
 /// # Errors
-/// An unknown experiment, a result file that cannot be written, or arms that did different work.
+/// A result file that cannot be written, or arms that did different work.
 pub fn run(args: &BenchArgs) -> Result<()> {
     args.show.apply();
     if args.list {
         return list(args.format);
     }
-    let chosen = choose(&args.names)?;
+    let chosen = choose(&args.names);
     // Refuses an output that cannot be written before anything is measured.
     let json = args.format.target(args.json.as_deref())?;
     if !args.smoke && crate::host::machine::is_quick_build() {
@@ -189,20 +198,17 @@ pub fn warn_of_noise(rows: &[row::Row]) {
 const GUEST: &str = experiments::guest::EXPERIMENT.name;
 
 /// The experiments called `names`, in the order given, each once; all but `guest` when no name is given.
-fn choose(names: &[String]) -> Result<Vec<&'static Experiment>> {
+fn choose(names: &[String]) -> Vec<&'static Experiment> {
     if names.is_empty() {
         let unnamed = experiments::ALL.iter().copied().filter(|experiment| experiment.name != GUEST);
-        return Ok(unnamed.collect());
+        return unnamed.collect();
     }
     let mut chosen: Vec<&'static Experiment> = Vec::new();
     for name in names {
-        let Some(&experiment) = experiments::ALL.iter().find(|experiment| experiment.name == name) else {
-            let known: Vec<&str> = experiments::ALL.iter().map(|experiment| experiment.name).collect();
-            bail!("no experiment is called `{name}`: choose from {}", known.join(", "));
-        };
-        if !chosen.iter().any(|other| std::ptr::eq(*other, experiment)) {
-            chosen.push(experiment);
-        }
+        let named = experiments::ALL.iter().copied().filter(|experiment| experiment.name == name);
+        let new: Vec<_> =
+            named.filter(|&found| !chosen.iter().any(|&other| std::ptr::eq(other, found))).collect();
+        chosen.extend(new);
     }
-    Ok(chosen)
+    chosen
 }

@@ -16,6 +16,13 @@ use super::machine::{MOST_CPUS, Machine, Model, parse_kernel_option};
 use super::start::{Options, boot};
 use crate::output::parse_bytes;
 
+const EXAMPLES: &str = "\
+Examples:
+  quire boot -- busybox cat /proc/meminfo
+  quire boot --cpus 4 --memory 2G --timeout 60 -- python3 -c 'print(6 * 7)'
+  quire boot --file work.py:/ -- python3 /work.py
+  quire boot --kernel-option hugepages=16 -- busybox grep Huge /proc/meminfo";
+
 /// Run a program of this machine on the example kernel, whose memory manager is Quire, in QEMU.
 ///
 /// The program, its interpreter and its libraries are packed into the guest's initial RAM disk and keep their
@@ -30,6 +37,7 @@ use crate::output::parse_bytes;
 /// run. A kernel that fails shows its log: the message, registers, the functions that were running, and the
 /// allocator's state.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// CPUs of the machine.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=i64::from(MOST_CPUS)))]

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::end::FAILED;
+use crate::output::cure;
 
 /// Why a program can't be run in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum BootError {
         program: String,
     },
     /// A file can't be put into the archive.
-    #[error("cannot pack {path}: {source}")]
+    #[error("cannot pack {path}: {source}{}", cure_of(source))]
     NotPacked {
         /// Which.
         path: String,
@@ -40,7 +41,7 @@ pub enum BootError {
     #[error("no kernel here; give one with `--kernel FILE` or QUIRE_KERNEL")]
     NoKernel,
     /// The given kernel can't be read.
-    #[error("cannot read the kernel {path}: {source}")]
+    #[error("cannot read the kernel {path}: {source}{}", cure_of(source))]
     BadKernel {
         /// Which.
         path: String,
@@ -78,6 +79,11 @@ pub enum BootError {
     /// The options contradict each other, or a value can't be had.
     #[error("{0}")]
     Options(String),
+}
+
+/// The cure for an error of the system, after a semicolon; the other errors name their own.
+fn cure_of(source: &io::Error) -> String {
+    source.raw_os_error().map(|_| format!("; {}", cure(source))).unwrap_or_default()
 }
 
 impl BootError {

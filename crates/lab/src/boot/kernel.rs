@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -44,9 +44,12 @@ pub(super) fn find(given: Option<&Path>, checks: bool) -> Result<PathBuf, BootEr
 }
 
 fn readable(path: &Path) -> Result<(), BootError> {
-    let opened = File::open(path).and_then(|file| match file.metadata()?.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("it is no file")),
+    let opened = File::open(path).and_then(|mut file| {
+        let mut magic = [0; 4];
+        match file.metadata()?.is_file() && file.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF" {
+            true => Ok(()),
+            false => Err(io::Error::other("it is no ELF file; leave out `--kernel` to build one")),
+        }
     });
     opened.map_err(|source| BootError::BadKernel { path: quoted(path).to_string(), source })
 }

@@ -31,9 +31,10 @@ pub(crate) use works::{Group, groups};
 
 use works::WORKS;
 
-/// Compare the five systems with this machine's kernel, other crates and published figures, in one table.
+/// Measure Quire beside this machine's kernel, other crates and published figures, in one table.
 ///
-/// Each line is work that every column did in turn in one run. Some of the kernel's work needs root: it changes folio sizes
+/// Five systems are compared: pools of huge pages, one page mapped in pieces, per-CPU lists, the teardown of mappings, and
+/// clearing. Each line is work that every column did in turn in one run. Some of the kernel's work needs root: it changes folio sizes
 /// and pools, and puts them back. Without root these cells are empty, with the reason below the table.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

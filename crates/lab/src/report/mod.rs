@@ -37,8 +37,15 @@ use crate::bench::row::Row;
 use crate::files;
 use crate::output::{self, Target, quoted};
 
+const EXAMPLES: &str = "\
+Examples:
+  quire report html advice.json                    report.html, for a browser
+  quire report add unmap.json --remark 'idle'      one launch into results/
+  quire report tables                              docs/measured.md and docs/measured/ from results/";
+
 /// Show figures in a browser; keep figures of `quire bench --json`, and write the page of tables from them.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -46,6 +53,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    #[command(
+        after_help = "Example:\n  quire report html -o all.html results.d    what `advise` wrote of many programs"
+    )]
     /// Write one HTML file that shows figures: it needs no network, and fits a phone, a desk and paper.
     Html {
         /// Files that `advise --format json`, `verify --format json`, `compare --json` or `bench --json` wrote. Programs of several files are shown together; of a folder, all files

@@ -381,7 +381,8 @@ fn is_results(path: &Path) -> bool {
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", quoted(folder)))?;
+    let cannot = || format!("cannot read {}; give the folder of the results by --results", quoted(folder));
+    let read = fs::read_dir(folder).with_context(cannot)?;
     let mut paths = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)

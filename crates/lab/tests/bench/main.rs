@@ -365,12 +365,13 @@ fn the_list_names_every_experiment() {
 }
 
 #[test]
-fn an_unknown_name_is_one_line_that_lists_the_names() {
+fn an_unknown_name_is_refused_with_a_list_of_the_names() {
     let output = output(&["unmap", "no-such", "--smoke"]);
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty(), "nothing may run before every name is known");
-    let expected = "quire: no experiment is called `no-such`: choose from ";
-    assert_eq!(text(&output.stderr), format!("{expected}{}\n", NAMES.join(", ")));
+    let (told, names) = (text(&output.stderr), NAMES.join(", "));
+    assert!(told.starts_with("error: invalid value 'no-such' for '[NAME]...'"), "{told}");
+    assert!(told.contains(&format!("[possible values: {names}]")), "{told}");
 }
 
 #[test]

@@ -116,14 +116,14 @@ fn a_known_working_set_is_found_and_described() {
         quire(&[&fixed[..], &command].concat())
     });
     assert_known(&line, (64.0, 16.0));
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tlb-misses.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/advise-json-parts.md");
     let docs = std::fs::read_to_string(docs).expect("the page is there");
     let reach = &line["reach"];
     for part in [reach, &reach["process"], &reach["process"]["with_2m"], &reach["process"]["mappings"][0]] {
         for field in part.as_object().expect("an object").keys() {
             assert!(
                 docs.contains(&format!("`{field}`")),
-                "docs/tlb-misses.md does not say what `{field}` is"
+                "docs/advise-json-parts.md does not say what `{field}` is"
             );
         }
     }

@@ -167,14 +167,14 @@ fn misses_are_shown_and_described() {
     assert!(words.contains("TLB: with ") && words.contains("million accesses"), "{shown}");
     assert!(!words.contains("no samples") && shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let line = line(&command);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tlb-misses.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/advise-json-parts.md");
     let page = std::fs::read_to_string(page).expect("the page is there");
     let tlb = &line["tlb"];
     for part in [tlb, &tlb["processor"], &tlb["processor"]["tlbs"][0], &line["sets"][0]["tlb"]] {
         for field in part.as_object().expect("an object").keys() {
             assert!(
                 page.contains(&format!("`{field}`")),
-                "docs/tlb-misses.md does not say what `{field}` is"
+                "docs/advise-json-parts.md does not say what `{field}` is"
             );
         }
     }

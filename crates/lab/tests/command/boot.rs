@@ -31,7 +31,7 @@ impl StandIn {
             "#!/bin/sh\nfor word; do case $word in file,id=log,path=*) log=${{word#*path=}};; esac\n\
              if [ \"$last\" = -initrd ]; then archive=$word; fi; last=$word; done\n{body}\n"
         );
-        fs::write(folder.path().join("kernel"), "").expect("a file");
+        fs::write(folder.path().join("kernel"), "\x7fELF").expect("a file");
         let stand_in = StandIn(folder);
         stand_in.tool(QEMU, &text);
         stand_in
@@ -154,7 +154,7 @@ fn a_directory_goes_to_the_root() {
         ("dir/below/given:/.", "end the destination with /"),
         ("..:/x/", "the source has no name; name the destination"),
         ("dir:x", "give it as SRC, or as SRC:DEST with an absolute DEST"),
-        ("none:/", "cannot pack none: "),
+        ("none:/", "cannot pack none: No such file or directory (os error 2); check the path"),
     ] {
         let output = stand_in.boot(&["--file", option]).current_dir(folder).output().expect("quire runs");
         assert_ne!(output.status.code(), Some(0), "{option}");
@@ -368,6 +368,11 @@ fn what_is_missing_is_told_in_one_line() {
     let stand_in = StandIn::new("exit 0");
     let (code, said) = boot(&["--kernel", "/no/such/kernel"], stand_in.0.path());
     assert!(code == Some(125) && said.contains("cannot read the kernel /no/such/kernel"), "{said}");
+    let (code, said) = boot(&["--kernel", "/etc/passwd"], stand_in.0.path());
+    assert!(
+        code == Some(125) && said.contains("/etc/passwd: it is no ELF file; leave out `--kernel`"),
+        "{said}"
+    );
     let (code, said) = boot(&["--icount", "--cpus", "2"], stand_in.0.path());
     assert!(code == Some(2) && said.contains("--icount"), "{said}");
 }

@@ -127,3 +127,28 @@ fn a_trace_without_events_is_a_table_without_rows() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
 }
+
+/// A full disk is a fault of the output's, whatever the output is called.
+#[test]
+fn output_without_room_is_named_and_the_trace_is_not() {
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    let expected =
+        "quire: cannot write standard output; make room for it: No space left on device (os error 28)\n";
+    let gcc = trace().to_str().unwrap().to_owned();
+    let commands: [&[&str]; 5] = [
+        &["export", &gcc],
+        &["export", "--format", "champsim", &gcc],
+        &["bench", "--list"],
+        &["completions", "bash"],
+        &["restore"],
+    ];
+    for arguments in commands {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "{arguments:?}");
+    }
+    let output = export(&["-o", "/dev/full"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.starts_with("quire: cannot write /dev/full; make room for it"), "{said}");
+}

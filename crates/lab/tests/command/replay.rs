@@ -413,7 +413,7 @@ fn damaged_files_are_refused_before_anything_runs() {
     refused("corrupt after event", &damaged("flipped", &flipped), &[]);
     refused("trace format version 99, but this build reads", &damaged("version", &version), &[]);
     refused("not a Quire trace; give a file that `quire record`", &damaged("foreign", b"#!/bin/sh\n"), &[]);
-    refused("check the path, its permissions", &directory.path().join("absent"), &[]);
+    refused("No such file or directory (os error 2); check the path", &directory.path().join("absent"), &[]);
 }
 
 #[test]

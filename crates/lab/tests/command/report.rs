@@ -98,3 +98,19 @@ fn rows_with_another_load_are_of_the_same_launch() {
         assert_eq!(header["launches"].as_array().unwrap().len(), launches, "{kept}");
     }
 }
+
+#[test]
+fn a_file_without_figures_is_refused_with_what_to_give() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let text = folder.path().join("text");
+    std::fs::write(&text, "no figures\n").unwrap();
+    for file in ["traces/gcc.qtrace", text.to_str().unwrap(), "no-such-file"] {
+        let output = report(&["html", "-o", page.to_str().unwrap(), file]);
+        let expected = format!("quire: cannot show {file}; give what advise, verify, compare or bench wrote");
+        assert!(output.status.code() == Some(1) && said(&output).starts_with(&expected), "{}", said(&output));
+    }
+    let output = report(&["tables", "--results", "no-such-folder"]);
+    let expected = "quire: cannot read no-such-folder; give the folder of the results by --results: ";
+    assert!(said(&output).starts_with(expected), "{}", said(&output));
+}

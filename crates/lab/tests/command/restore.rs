@@ -32,6 +32,21 @@ const SETTINGS: [(&str, &str); 7] = [
     ("thp/enabled", "madvise"),
 ];
 
+/// A user who may not change settings learns it before the program runs.
+#[test]
+fn verify_runs_nothing_where_settings_may_not_be_changed() {
+    let copy = Copy::new();
+    // Root may write every file, and no user a directory.
+    let first = copy.path("thp/hugepages-16kB/enabled");
+    fs::remove_file(&first).expect("it was there");
+    fs::create_dir(&first).expect("a directory");
+    let marker = copy.directory.path().join("it-ran");
+    let output = copy.output(&["verify", "--", "/bin/touch", marker.to_str().expect("a name that is text")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("cannot change settings of the kernel") && said.contains("run as root"), "{said}");
+    assert!(output.status.code() == Some(1) && !marker.exists(), "the program ran");
+}
+
 /// A copy of the settings, and a trace whose program does nothing.
 pub(crate) struct Copy {
     directory: TempDir,

@@ -285,7 +285,8 @@ fn help_and_page_list_the_same_exit_codes() {
     assert!(help.trim_end().ends_with(block.trim_end()), "{help}");
     // Those that no other test shows.
     assert_eq!(output(&["--help"]).status.code(), Some(0));
-    assert_eq!(output(&["bench", "no-such-experiment"]).status.code(), Some(1));
+    assert_eq!(output(&["replay", "no-such-file"]).status.code(), Some(1));
+    assert_eq!(output(&["bench", "no-such-experiment"]).status.code(), Some(2));
     assert_eq!(output(&["no-such-command"]).status.code(), Some(2));
 }
 

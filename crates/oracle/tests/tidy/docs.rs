@@ -1,6 +1,6 @@
 //! Pages lead somewhere: links between them, and the paths that they name. Their lines are at most 100 columns long.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::source::Source;
 
@@ -26,6 +26,34 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
+/// Links to a heading that its page does not have.
+pub(crate) fn headless(sources: &[Source]) -> Vec<String> {
+    let pages: HashMap<&str, &str> =
+        sources.iter().map(|source| (source.path.as_str(), source.text.as_str())).collect();
+    let mut complaints = Vec::new();
+    for page in sources.iter().filter(|source| source.path.ends_with(".md")) {
+        for target in targets(&page.text) {
+            let Some((link, heading)) = target.split_once('#') else { continue };
+            let path = if link.is_empty() { page.path.clone() } else { resolve(&page.path, link) };
+            let there = pages.get(path.as_str()).is_some_and(|text| anchors(text).any(|at| at == heading));
+            if path.ends_with(".md") && !there {
+                complaints.push(format!("{}: leads to `{heading}`, a heading that {path} lacks", page.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// What links call the headings of a page, as the sites do that show Markdown.
+fn anchors(page: &str) -> impl Iterator<Item = String> {
+    let headings =
+        page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    headings.map(|heading| {
+        let kept = heading.chars().filter(|&letter| letter.is_alphanumeric() || " -_".contains(letter));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    })
+}
+
 /// Lines of prose that are longer than `COLUMNS`. Tables and code stay as they are, and so does a single long word.
 pub(crate) fn unwrapped(sources: &[Source]) -> Vec<String> {
     let mut complaints = Vec::new();
@@ -44,11 +72,16 @@ pub(crate) fn unwrapped(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// The targets of links inside the repository, without their anchors.
-fn links(text: &str) -> Vec<&str> {
+/// The targets of links inside the repository.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let inside = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    inside.map(|target| target.split('#').next().unwrap_or_default()).collect()
+    targets.filter(|target| !target.contains("://"))
+}
+
+/// The same without their headings, and without those to the page itself.
+fn links(text: &str) -> Vec<&str> {
+    let others = targets(text).filter(|target| !target.starts_with('#'));
+    others.map(|target| target.split('#').next().unwrap_or_default()).collect()
 }
 
 /// What stands in backquotes and looks like a path from the repository's root.
@@ -107,6 +140,20 @@ fn a_link_that_leads_nowhere_is_found() {
     for bad in ["[c](b/d.md)", "`docs/b/d.md`"] {
         assert_eq!(check(&pages(bad)), ["docs/a.md: leads to `docs/b/d.md`, which is not there"]);
     }
+}
+
+#[test]
+fn a_link_to_a_heading_that_is_gone_is_found() {
+    let of = |heading: &str| {
+        let text = format!("# A\n## What is `x.y`, and why?\n[w](https://x.y/#z) [x](#{heading})");
+        headless(&[
+            Source::new("docs/a.md", &text),
+            Source::new("b.md", &format!("[a](docs/a.md#{heading})")),
+        ])
+    };
+    assert_eq!(of("what-is-xy-and-why"), [""; 0]);
+    let expected = |page: &str| format!("{page}: leads to `why`, a heading that docs/a.md lacks");
+    assert_eq!(of("why"), [expected("docs/a.md"), expected("b.md")]);
 }
 
 #[test]

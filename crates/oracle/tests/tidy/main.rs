@@ -143,6 +143,7 @@ fn pages_wrap_at_100_columns() {
 fn pages_name_files_that_exist_and_the_commands_that_are_run() {
     let sources = all();
     expect_none(&docs::check(&sources));
+    expect_none(&docs::headless(&sources));
     let last = page(&sources, ".ci/run").lines().last().unwrap_or_default().to_string();
     let command =
         last.strip_prefix("step ").expect("the last step of .ci/run is the test command").to_string();

@@ -116,7 +116,10 @@ impl FileTable {
         };
         let published = self.publish(pages, node, index, folio.frame());
         let Ok(true) = published else {
-            let freed = pages.free(folio);
+            let freed = match node.kind() {
+                FileKind::Paged(_) => pages.free(folio),
+                FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.requests().free_zeroed(folio),
+            };
             debug_assert_eq!(freed, Ok(()), "a frame that was just handed out");
             return published.map(|_| None);
         };

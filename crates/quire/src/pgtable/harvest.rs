@@ -21,13 +21,15 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     pub fn mark_lazy_free(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<u64, MapError> {
         let mut marked = 0;
         let concerns = |leaf: Entry| leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL);
+        // A leaf that is still clean keeps the mark that it maps zeroes.
+        let lost = |leaf: Entry| if leaf.is_zeroed() { EntryFlags::ACCESSED } else { RECORDED };
         let mark = |leaf: Entry| {
-            if concerns(leaf) { leaf.without(RECORDED).with(EntryFlags::LAZY_FREE) } else { leaf }
+            if concerns(leaf) { leaf.without(lost(leaf)).with(EntryFlags::LAZY_FREE) } else { leaf }
         };
         self.update_leaves(range, owed, mark, |before, size| {
             marked +=
                 if before == mark(before) || before.has(EntryFlags::LAZY_FREE) { 0 } else { size.frames() };
-            concerns(before) && before.flags().intersection(RECORDED) != EntryFlags::NONE
+            concerns(before) && before.flags().intersection(lost(before)) != EntryFlags::NONE
         })?;
         Ok(marked)
     }

@@ -1,6 +1,6 @@
 //! Maps frames where no entry is yet.
 
-use super::{Lookup, PageTables};
+use super::PageTables;
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
@@ -30,8 +30,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.map_in(table, (first, count), run, flags)
     }
 
-    /// As [`Self::map`] for one frame that was just allocated, whose origin it sets, after a lookup of the
-    /// address under the same hold of the address-space lock.
+    /// As [`Self::map`] for one frame that was just allocated, whose origin it sets, in the table of a lookup of
+    /// the address under the same hold of the address-space lock ([`Self::table_with_room`]).
     ///
     /// # Errors
     /// As [`Self::map`].
@@ -41,21 +41,20 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     #[inline]
     pub(crate) unsafe fn map_page(
         &self,
-        found: &Lookup,
+        table: Table<'p>,
         addr: VirtAddr,
         (frame, origin): (Frame, Origin),
         flags: EntryFlags,
     ) -> Result<(), MapError> {
-        if let Some(table) = self.table_of(found) {
-            let (locked, index) = (self.lock(table), Level::PTE.index(addr));
-            if !locked.all_empty(index, 1) {
-                return Err(MapError::Occupied);
-            }
-            if self.allocator.counts().map_new(frame, origin).is_ok() {
-                locked.fill_one(index, Entry::leaf(frame, PageSize::Size4K, flags));
-                return Ok(());
-            }
+        let (locked, index) = (self.lock(table), Level::PTE.index(addr));
+        if !locked.all_empty(index, 1) {
+            return Err(MapError::Occupied);
         }
+        if self.allocator.counts().map_new(frame, origin).is_ok() {
+            locked.fill_one(index, Entry::leaf(frame, PageSize::Size4K, flags));
+            return Ok(());
+        }
+        drop(locked);
         self.allocator.set_origin(FrameRange::new(frame, 1), origin)?;
         // SAFETY: invariant 1: this function's contract is that of `map`.
         unsafe { self.map(addr, FrameRange::new(frame, 1), flags) }

@@ -60,6 +60,7 @@ pub use relocate::Relocation;
 pub(crate) use unmap::RangeEnds;
 pub use unmap::Zap;
 pub use validate::{TableCensus, TableViolation};
+pub(crate) use walk::Walked;
 pub use walk::{LeafRun, Lookup};
 
 use crate::addr::{Frame, VirtRange};

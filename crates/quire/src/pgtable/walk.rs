@@ -29,6 +29,23 @@ impl Lookup {
     }
 }
 
+/// Where a walk ended, in values that stay in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Walked {
+    level: Level,
+    entry: Entry,
+    /// The entry that points to the table.
+    above: Entry,
+}
+
+impl Walked {
+    #[inline(always)]
+    fn lookup(self) -> Lookup {
+        let Self { level, entry, above } = self;
+        Lookup { level, entry, shared: !above.has(EntryFlags::WRITE), table: above.frame() }
+    }
+}
+
 /// Leaves of one size that map consecutive addresses to consecutive frames with the same bits, history apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafRun {
@@ -85,24 +102,41 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
 
     /// [`Self::lookup`], inlined into its caller.
     #[inline(always)]
-    pub(crate) fn walk(&self, addr: VirtAddr) -> Lookup {
-        self.walk_once(addr).unwrap_or_else(|| self.wait_and_walk(addr))
+    pub(super) fn walk(&self, addr: VirtAddr) -> Lookup {
+        self.found(self.descend(addr), addr)
     }
 
-    /// The entry, unless a task replaces its leaf.
+    /// What a walk to an address found: the walk is repeated while a task replaces the leaf.
     #[inline(always)]
-    fn walk_once(&self, addr: VirtAddr) -> Option<Lookup> {
-        let (mut table, mut above) = (self.root(), Entry::table(self.context.root()));
-        let entry = loop {
-            let entry = table.load(table.index(addr));
-            if !entry.is_table(table.level()) {
-                break entry;
-            }
-            (table, above) = (table.child(self.platform(), entry), entry);
+    pub(crate) fn found(&self, walked: Walked, addr: VirtAddr) -> Lookup {
+        if walked.entry.is_busy() { self.wait_and_walk(addr) } else { walked.lookup() }
+    }
+
+    /// A walk to an address, as for [`Self::lookup`]; a task may be replacing the leaf.
+    #[inline(always)]
+    pub(crate) fn descend(&self, addr: VirtAddr) -> Walked {
+        let (Ok(walked) | Err(walked)) = self.descend_to_page(addr);
+        walked
+    }
+
+    /// A walk to the entry of a page; where it ends above, that is the error. Each level is written by itself:
+    /// a loop computes a shift for each, and takes twice as many instructions.
+    #[inline(always)]
+    fn descend_to_page(&self, addr: VirtAddr) -> Result<Walked, Walked> {
+        let at = |above: Entry, level: Level| {
+            let table = Table::at(self.platform(), above.frame(), level);
+            Walked { level, entry: table.load(level.index(addr)), above }
         };
-        let shared = !above.has(EntryFlags::WRITE);
-        let found = Lookup { level: table.level(), entry, shared, table: above.frame() };
-        (!entry.is_busy()).then_some(found)
+        let below = |above: Entry, level: Level| {
+            let walked = at(above, level);
+            if walked.entry.is_table(level) { Ok(walked.entry) } else { Err(walked) }
+        };
+        let mut table = Entry::table(self.context.root());
+        if self.context.mode().top() == Level::PGD {
+            table = below(table, Level::PGD)?;
+        }
+        let table = below(below(table, Level::P4D)?, Level::PUD)?;
+        Ok(at(below(table, Level::PMD)?, Level::PTE))
     }
 
     /// A loop and not a call of [`Self::walk`]: the wait may be long, and a kernel's stack is short.
@@ -111,10 +145,20 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     fn wait_and_walk(&self, addr: VirtAddr) -> Lookup {
         loop {
             self.platform().relax();
-            if let Some(found) = self.walk_once(addr) {
-                return found;
+            let walked = self.descend(addr);
+            if !walked.entry.is_busy() {
+                return walked.lookup();
             }
         }
+    }
+
+    /// The lowest-level table in which a walk ended at an empty entry, unless others reach it. The caller has
+    /// held the address-space lock since, so the table is still there.
+    #[inline(always)]
+    pub(crate) fn table_with_room(&self, walked: Walked) -> Option<Table<'p>> {
+        let ours =
+            walked.level == Level::PTE && walked.entry.is_empty() && walked.above.has(EntryFlags::WRITE);
+        ours.then(|| Table::at(self.platform(), walked.above.frame(), Level::PTE))
     }
 
     /// The lowest-level table that a lookup found, unless others reach it. The caller has held the

@@ -188,9 +188,11 @@ impl<'a> Table<'a> {
         if grain <= 8 {
             return self.run_length(index, TABLE_ENTRIES, first);
         }
-        let starts = (index + grain..TABLE_ENTRIES).step_by(grain);
-        let more = starts.take_while(|&at| self.load_private(at).continues(first, (at - index) as u64));
-        (1 + more.count()) * grain
+        let (mut at, mut expected) = (index + grain, first.in_run(grain as u64));
+        while at < TABLE_ENTRIES && expected.differs_from(self.load_private(at)) == 0 {
+            (at, expected) = (at + grain, expected.in_run(grain as u64));
+        }
+        at - index
     }
 
     /// How many entries from `index` on, up to `end`, are empty. Looks at eight at a time.

@@ -1,6 +1,6 @@
 //! How much stack the library needs. A kernel's stacks are small, and one that overflows overwrites what is below it.
 //!
-//! `cargo test -p quire-mm --release --test stack -- --nocapture` prints the figures that
+//! `cargo test -p quire-mm-tests --release --test stack -- --nocapture` prints the figures that
 //! [`MemoryManager::new`] names.
 
 mod machine;

@@ -11,10 +11,10 @@ mod touches;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::output::{Draft, Target, quoted, say};
+use crate::output::{Draft, Target, cannot_write, quoted, say};
 use crate::trace::TraceReader;
 use format::Written;
 use touches::touches;
@@ -67,19 +67,25 @@ enum Format {
 /// # Errors
 /// A trace that cannot be read, a process that is not in it, or output that cannot be written.
 pub fn run(args: &Args) -> Result<()> {
-    let mut draft = Draft::in_order(Target::named(&args.output)?)?;
+    let target = Target::named(&args.output)?;
+    let of_output = |error| cannot_write(&args.output, error);
+    let mut draft = Draft::in_order(target).map_err(of_output)?;
     let mut out = BufWriter::new(draft.file());
-    let in_file = || quoted(&args.file).to_string();
     let written = match args.format {
-        Format::Csv => events(&args.file, args.pid, &mut out).with_context(in_file)?,
-        Format::Ramulator => pages(args, &mut out, format::ramulator).with_context(in_file)?,
-        Format::Champsim => pages(args, &mut out, format::champsim).with_context(in_file)?,
-        Format::Mimicos => pages(args, &mut out, format::mimicos).with_context(in_file)?,
+        Format::Csv => events(&args.file, args.pid, &mut out),
+        Format::Ramulator => pages(args, &mut out, format::ramulator),
+        Format::Champsim => pages(args, &mut out, format::champsim),
+        Format::Mimicos => pages(args, &mut out, format::mimicos),
     };
-    out.flush()?;
+    // An error of the system is one of the output: the trace's own are of another type.
+    let written = written.map_err(|error| match error.downcast() {
+        Ok(error) => of_output(error),
+        Err(error) => error.context(quoted(&args.file).to_string()),
+    })?;
+    out.flush().map_err(of_output)?;
     drop(out);
-    draft.finish()?;
-    say(format_args!("{}: {written}", in_file()));
+    draft.finish().map_err(of_output)?;
+    say(format_args!("{}: {written}", quoted(&args.file)));
     Ok(())
 }
 

@@ -7,9 +7,11 @@
 //! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
 //! sparkline values over time in one line        progress how far long work is
+//! cure      what to do about an error of the system
 //! format    whether the output is for readers or for programs
 //! ```
 
+mod cure;
 mod draft;
 mod format;
 mod number;
@@ -20,6 +22,7 @@ mod sparkline;
 mod target;
 mod width;
 
+pub use cure::cure;
 pub use draft::Draft;
 pub use format::Format;
 pub use number::{duration, parse_bytes};
@@ -27,7 +30,7 @@ pub use progress::Progress;
 pub use quote::{line, quoted};
 pub use sheet::Sheet;
 pub use sparkline::sparkline;
-pub use target::Target;
+pub use target::{Target, cannot_write, output_name};
 pub use width::{Show, Width};
 
 use std::fmt::Display;
@@ -36,11 +39,14 @@ use std::io::{self, Write};
 /// Shows text of several lines, tables among them, on standard output.
 ///
 /// # Errors
-/// Those of standard output: a closed pipe, a full disk.
+/// Those of standard output: a closed pipe, a full disk. They keep their kind.
 pub fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(Width::of_output().wrap(text).as_bytes())?;
-    out.flush()
+    let written = out.write_all(Width::of_output().wrap(text).as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| {
+        let told = format!("cannot write standard output; {}: {error}", cure(&error));
+        io::Error::new(error.kind(), told)
+    })
 }
 
 /// Writes `text` as one line to standard error. A closed standard error is not a failure.

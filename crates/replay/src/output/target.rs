@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{Draft, quoted};
+use super::{Draft, cure, quoted};
 
 /// The number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
@@ -57,7 +57,10 @@ impl Target {
     /// As [`Target::open`].
     pub fn named(path: &Path) -> anyhow::Result<Self> {
         Self::open(path).with_context(|| {
-            format!("cannot write {}: give a file in a directory that exists and is writable", quoted(path))
+            format!(
+                "cannot write {}: give a file in a directory that exists and is writable",
+                output_name(path)
+            )
         })
     }
 
@@ -73,7 +76,7 @@ impl Target {
     /// The error of the system; a regular file then stays as it was.
     pub fn write(self, bytes: &[u8]) -> anyhow::Result<()> {
         let name = self.name.clone();
-        self.put(bytes).with_context(|| format!("cannot write {}", quoted(&name)))
+        self.put(bytes).map_err(|error| cannot_write(&name, error))
     }
 
     fn put(self, bytes: &[u8]) -> io::Result<()> {
@@ -83,6 +86,20 @@ impl Target {
         let mut draft = Draft::of(self)?;
         draft.file().write_all(bytes)?;
         draft.finish()
+    }
+}
+
+/// An error of the system at output with this name, with the name and the cure.
+pub fn cannot_write(name: &Path, error: io::Error) -> anyhow::Error {
+    let cure = cure(&error);
+    anyhow::Error::new(error).context(format!("cannot write {}; {cure}", output_name(name)))
+}
+
+/// What a message calls the output with this name.
+pub fn output_name(name: &Path) -> String {
+    match name == Path::new("-") {
+        true => "standard output".to_owned(),
+        false => quoted(name).to_string(),
     }
 }
 

@@ -30,7 +30,7 @@ use super::summary::{Attached, Recorded};
 use super::tracefs::Tracefs;
 use super::{RecordError, proc_files, setup, target, tree};
 use crate::host::thp;
-use crate::output::{quoted, say};
+use crate::output::{output_name, say};
 use crate::trace::{Header, Limits, Program, Tier, Totals, TraceWriter};
 
 /// A process is not kept stopped longer than this; what was not read by then counts as not present.
@@ -122,11 +122,8 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         (collected, referenced, ended_ns - started_ns)
     });
     following.tell();
-    let not_kept = |source| RecordError::NotKept {
-        path: quoted(&options.output).to_string(),
-        source,
-        program_exit_code: 0,
-    };
+    let not_kept =
+        |source| RecordError::NotKept { path: output_name(&options.output), source, program_exit_code: 0 };
     let Collected { writer, summary, grown_to, overhead, events } = collected.map_err(not_kept)?;
     closing::leave(events);
     // It may have been attached to before that, one process after the other.

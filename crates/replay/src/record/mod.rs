@@ -89,7 +89,7 @@ pub use subject::Subject;
 pub use summary::{Attached, Faults, Recorded, Summary};
 pub use unrecorded::{Counted, Peak, run_unrecorded};
 
-use crate::output::{Target, quoted, say};
+use crate::output::{Target, output_name, say};
 use crate::trace::{Header, Tier, Totals, TraceWriter};
 use assemble::Assembler;
 use collect::Collected;
@@ -190,7 +190,7 @@ fn with_setup(
         ));
     }
     let not_kept = |source| RecordError::NotKept {
-        path: quoted(&options.output).to_string(),
+        path: output_name(&options.output),
         source,
         program_exit_code: exit_code,
     };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::RecordError;
-use crate::output::{Target, quoted};
+use crate::output::{Target, output_name};
 use crate::trace::TraceError;
 
 /// Opens the target, which must not be a terminal.
@@ -13,5 +13,5 @@ pub(super) fn open(output: &Path) -> Result<Target, RecordError> {
 }
 
 pub(super) fn cannot_write(output: &Path, source: TraceError) -> RecordError {
-    RecordError::Output { path: quoted(output).to_string(), source }
+    RecordError::Output { path: output_name(output), source }
 }

@@ -49,21 +49,24 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`] where this user may not change them.
     pub fn acquire(places: &Places) -> Result<Self, SettingsError> {
-        let cannot = |error: &dyn std::fmt::Display| {
-            SettingsError(format!("cannot change settings of the kernel ({error}): run as root"))
-        };
-        let sizes = sizes(&places.settings);
-        if let Some(first) = sizes.values().next() {
-            OpenOptions::new().write(true).open(first).map_err(|error| cannot(&error))?;
-        }
-        let lock = lock(&places.lock(), Held::Wait).map_err(|error| cannot(&error))?;
+        Self::may_change(places)?;
+        let lock = lock(&places.lock(), Held::Wait).map_err(|error| needs_root(&error))?;
         recover(places)?;
-        let journal = Journal::found(sizes.values(), &places.min_free, places.journal());
+        let journal = Journal::found(sizes(&places.settings).values(), &places.min_free, places.journal());
         put_back_on_signals();
         Self::begin(places, lock, journal)
     }
 
-    /// The same for a recording, which notes no setting before it changes one. It reads its signals itself, and ends by
+    /// Fails where this user may not change settings.
+    ///
+    /// # Errors
+    /// [`SettingsError`], which asks for root.
+    pub fn may_change(places: &Places) -> Result<(), SettingsError> {
+        let Some(first) = sizes(&places.settings).into_values().next() else { return Ok(()) };
+        OpenOptions::new().write(true).open(first).map(drop).map_err(|error| needs_root(&error))
+    }
+
+    /// The same as [`Settings::acquire`] for a recording, which notes no setting before it changes one. It reads its signals itself, and ends by
     /// them: no thread puts back on a signal. Never waits for another process.
     ///
     /// # Errors
@@ -84,9 +87,7 @@ impl Settings {
     /// The journal is written before the first change. From here on the signal thread, where there is one, puts back.
     fn begin(places: &Places, lock: File, mut journal: Journal) -> Result<Self, SettingsError> {
         let mut changed = changed();
-        journal.save().map_err(|error| {
-            SettingsError(format!("cannot change settings of the kernel ({error:#}): run as root"))
-        })?;
+        journal.save().map_err(|error| needs_root(&format!("{error:#}")))?;
         *changed = Some(journal);
         Ok(Self { places: places.clone(), _lock: lock })
     }
@@ -145,6 +146,10 @@ impl Drop for Settings {
             journal.put_back();
         }
     }
+}
+
+fn needs_root(error: &dyn std::fmt::Display) -> SettingsError {
+    SettingsError(format!("cannot change settings of the kernel ({error}): run as root"))
 }
 
 fn noted<'a>(changed: &'a mut Option<Journal>, path: &Path) -> Result<&'a mut Journal, SettingsError> {

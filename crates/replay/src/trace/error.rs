@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::output::cure;
+
 /// Why a trace can't be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,6 +56,6 @@ pub enum TraceError {
         cure: &'static str,
     },
     /// The operating system refused to read or write.
-    #[error("{0}; check the path, its permissions and the free space")]
+    #[error("{0}; {cure}", cure = cure(.0))]
     Io(#[from] io::Error),
 }

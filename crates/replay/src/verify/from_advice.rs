@@ -18,12 +18,13 @@ use crate::replay::FolioSet;
 /// A file that is no line of `quire advise --format json`, or has several.
 pub(super) fn with(mut args: Args, file: &Path) -> Result<Args> {
     let name = || quoted(file).to_string();
-    let text = std::fs::read_to_string(file).with_context(name)?;
+    let unusable = || format!("cannot use {}; give what `quire advise --format json` wrote", name());
+    let text = std::fs::read_to_string(file).with_context(unusable)?;
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let (Some(line), None) = (lines.next(), lines.next()) else {
         bail!("{}: give one line of `quire advise --format json`", name());
     };
-    let advice: Value = serde_json::from_str(line).with_context(name)?;
+    let advice: Value = serde_json::from_str(line).with_context(unusable)?;
     if !advice["sets"].is_array() || !advice["command"].is_array() {
         bail!("{}: not written by `quire advise --format json`", name());
     }
@@ -115,6 +116,16 @@ mod tests {
         let own = read(&advice, &["--sizes", "2M", "--pool", "2M=1", "--", "other"]).unwrap();
         assert_eq!((own.sizes, own.pool), (vec![set("2M")], Some(PoolPages([1, 0]))));
         assert_eq!(own.command, ["other"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_advice_is_refused_with_what_to_give() {
+        let cure = "give what `quire advise --format json` wrote";
+        let error = read("no advice", &[]).unwrap_err();
+        assert!(error.to_string().contains(cure), "{error}");
+        let args = Command::try_parse_from(["verify", "--", "true"]).unwrap().args;
+        let error = with(args, Path::new("/no/such/file")).unwrap_err();
+        assert!(error.to_string().contains(cure), "{error}");
     }
 
     #[test]

@@ -140,6 +140,9 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let conditions = args.conditions();
     conditions.check(&args.sizes)?;
+    // Before anything runs or is replayed.
+    let places = Places::of_this_machine();
+    Settings::may_change(&places)?;
     if args.command.is_empty() {
         let files = files::chosen(&args.files, "qtrace", args.shard)?;
         return files.iter().try_for_each(|file| verify(args, file, &conditions));
@@ -148,7 +151,6 @@ pub fn run(args: &Args) -> Result<()> {
     let trace = directory.path().join("program.qtrace");
     let program = args.measuring(&args.command, 0, None, &conditions);
     // A program that finds no huge page in the pool may end, or take other memory.
-    let places = Places::of_this_machine();
     let pools = conditions.pools().map(|_| Settings::acquire(&places)).transpose()?;
     if let Some(settings) = &pools {
         conditions.apply(settings, &places)?;

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt::{self, Write};
 
 use quire_interop::proc::GroupFile;
@@ -14,9 +15,11 @@ use super::{CGROUP_MAGIC, FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
 use crate::files::node::{Attributes, Directory, Entry, Kind, New, NewKind, Node};
+use crate::files::open::OpenFile;
 use crate::memory::list;
 use crate::memory::manager::manager;
 use crate::observe::{Control, MachineFile, write_bytes};
+use crate::task::credentials::{WRITE, check_file};
 use crate::task::group::{self, ControlGroup};
 use crate::task::process::Process;
 use crate::task::{sched, table};
@@ -24,6 +27,18 @@ use crate::task::{sched, table};
 /// The root of a mount of it.
 pub fn group_root(number: u64) -> Arc<dyn Node> {
     Arc::new(GroupFolder { fs: Generated { fs: number, magic: CGROUP_MAGIC }, group: group::root().clone() })
+}
+
+/// The group whose folder is open there, if the running process may make others part of it.
+///
+/// # Errors
+/// [`Errno::EBADF`] where that is no group; [`Errno::EACCES`].
+pub fn group_of(file: &OpenFile) -> Result<Arc<ControlGroup>, Errno> {
+    let node: &dyn Any = &**file.place().node();
+    let folder: &GroupFolder = node.downcast_ref().ok_or(Errno::EBADF)?;
+    // The right to write to its `cgroup.procs`.
+    check_file(WRITE, || attributes(folder.fs, folder.group.number, Kind::Regular, 0o644))?;
+    Ok(folder.group.clone())
 }
 
 /// The folder of a group.

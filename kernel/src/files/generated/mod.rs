@@ -36,7 +36,7 @@ use crate::observe::{self, MachineFile};
 use crate::task::sleep_lock::SleepLock;
 
 pub use folder::Folder;
-pub use groups::{group_root, write_group};
+pub use groups::{group_of, group_root, write_group};
 pub use mounts::{mountinfo, mounts};
 
 /// The magic numbers of `statfs(2)`.

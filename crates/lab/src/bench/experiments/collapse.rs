@@ -40,7 +40,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`touched`: another CPU reads all over the page, through the software MMU; `worst-stall` is its longest \
          read that met the collapse, in all repetitions (0: none did). `guest`: a virtual CPU loads and stores \
          through second-stage tables that have every other page, and faults on the others; its larger copies \
-         are part of the time.",
+         are part of the time. `switched_away`: how often the scheduler took a processor from one of the two threads \
+         meanwhile. A wait in which that happened is as long as what ran instead.",
         "In both, a CPU that waits for the other polls for 200 us before it sleeps: the longest poll of Linux's idle \
          governor `haltpoll`. Linux does not poll everywhere, and no thread of a virtual CPU that waits in the host's fault. \
          So waits below 200 us have no wake-up, which takes tens of microseconds; those of `as-posted` are longer and have \

@@ -31,6 +31,9 @@ use super::results::text_of;
 use crate::bench::row::Row;
 use crate::output::{Target, quoted};
 
+/// The cure for a file that has no figures.
+const FROM: &str = "give what advise, verify, compare or bench wrote with --format json";
+
 /// Writes the page of `files` to `out`. An empty file is that of a shard that had no recording.
 ///
 /// # Errors
@@ -39,12 +42,13 @@ pub(super) fn write(files: &[impl AsRef<Path>], out: &Path) -> Result<()> {
     let target = Target::named(out)?;
     let (mut sections, mut programs, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for file in files {
-        let text = text_of(file.as_ref())?;
+        let unusable = || format!("cannot show {}; {FROM}", quoted(file.as_ref()));
+        let text = text_of(file.as_ref()).with_context(unusable)?;
         if text.is_empty() {
             continue;
         }
         let name = || file.as_ref().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match read(&text).with_context(|| format!("cannot show {}", quoted(file.as_ref())))? {
+        match read(&text).with_context(unusable)? {
             Figures::Compared(rows) => sections.push(compare::section(&rows)?),
             Figures::Verified(more) => {
                 runs.extend(more.iter().map(|program| program.run(name())));
@@ -84,10 +88,7 @@ fn read(text: &str) -> Result<Figures> {
     } else if first.get("sets").is_some() {
         Ok(Figures::Advised(all(text)?))
     } else {
-        bail!(
-            "advise, verify, compare and bench write such files with --format json or --json; none of them wrote \
-             this one"
-        )
+        bail!("none of them wrote this one")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Allocates any number of frames in a row, or frames by number, and frees any part of them.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
@@ -8,7 +9,7 @@ use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_PHYS_BYTES};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::frames::owned::FrameRun;
-use crate::page_alloc::request::gfp::Gfp;
+use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::page_alloc::store::zeroed;
 use crate::platform::{Context, FramePlatform};
 
@@ -31,15 +32,24 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         let size = frames.checked_next_power_of_two().ok_or(AllocError::OutOfMemory)?;
         let order = Order::new(size.trailing_zeros() as u8);
-        let run = match order {
+        let (run, contents) = match order {
             _ if frames == 0 => return Err(AllocError::BadOrder),
-            Some(order) if frames <= SMALL => self.alloc(gfp, order)?.into_run(),
+            Some(order) if frames <= SMALL => {
+                let (folio, contents) = match gfp.contents {
+                    Contents::Zeroed => self.alloc_maybe_zeroed(gfp, order)?,
+                    Contents::Unknown => (self.alloc(gfp, order)?, Contents::Unknown),
+                };
+                (folio.into_run(), contents)
+            }
             _ => {
                 let blocks = u32::try_from(frames.div_ceil(BLOCK_FRAMES as u64));
-                self.alloc_contig(gfp, blocks.map_err(|_| AllocError::OutOfMemory)?, 1)?
+                let run = self.alloc_contig(gfp, blocks.map_err(|_| AllocError::OutOfMemory)?, 1)?;
+                let first = self.frames().memmap.block(run.frames().start.block());
+                let zeroed = FrameState::of(first.folio_state_cell()).is_zeroed();
+                (run, if zeroed { Contents::Zeroed } else { Contents::Unknown })
             }
         };
-        self.trim(run, 0, frames)
+        self.trim(run, 0..frames, [Contents::Unknown, contents])
     }
 
     /// Allocates the frames of a range, all or none: those that a device or a boot loader names by number.
@@ -74,14 +84,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// [`FreeError`], with the frames that are not free yet: they are still the caller's.
     pub fn free_range(&self, run: FrameRun) -> Result<(), (FrameRun, FreeError)> {
+        self.free_range_as(run, Contents::Unknown)
+    }
+
+    /// The same, of frames that are zero or not.
+    fn free_range_as(&self, run: FrameRun, contents: Contents) -> Result<(), (FrameRun, FreeError)> {
         if let Err(error) = self.frames().check_owner(run.owner) {
             return Err((run, error));
         }
         let mut rest = run.into_raw();
         while rest.count > 0 {
-            let freed = self.free_singles(rest).or_else(|error| match error {
+            let freed = self.free_singles(rest, contents).or_else(|error| match error {
                 // A frame inside a folio has an arbitrary state.
-                FreeError::WrongOrder | FreeError::DoubleFree => self.free_folio_of(rest),
+                FreeError::WrongOrder | FreeError::DoubleFree => self.free_folio_of(rest, contents),
                 error => Err(error),
             });
             match freed {
@@ -93,7 +108,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Frees folios of order 0 at the start of a run; returns how many, at least one.
-    fn free_singles(&self, run: FrameRange) -> Result<u64, FreeError> {
+    fn free_singles(&self, run: FrameRange, contents: Contents) -> Result<u64, FreeError> {
+        if contents == Contents::Zeroed {
+            return self.free_as(run.start, Order::FRAME, contents);
+        }
         let count = run.count.min(FREE_BATCH as u64) as usize;
         let frames: [Frame; FREE_BATCH] = core::array::from_fn(|at| run.start.add(at as u64));
         match self.requests().free_frames(Order::FRAME, &frames[..count]) {
@@ -103,8 +121,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
+    fn free_as(&self, frame: Frame, order: Order, contents: Contents) -> Result<u64, FreeError> {
+        let folio = self.frames().folio(frame, order);
+        match contents {
+            Contents::Zeroed => self.requests().free_zeroed(folio)?,
+            Contents::Unknown => self.free(folio)?,
+        }
+        Ok(order.frames())
+    }
+
     /// Frees the folio at a run's start, or splits one only partly in the run; returns how many were freed.
-    fn free_folio_of(&self, run: FrameRange) -> Result<u64, FreeError> {
+    fn free_folio_of(&self, run: FrameRange, contents: Contents) -> Result<u64, FreeError> {
         let start = self.frames().folio_start(run.start).ok_or(FreeError::DoubleFree)?;
         if self.frames().is_marked_free(start) {
             return Err(FreeError::DoubleFree);
@@ -112,8 +139,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let frames = self.frames().folio_rest(start);
         if start == run.start && frames <= run.count {
             let order = Order::new(frames.trailing_zeros() as u8).ok_or(FreeError::WrongOrder)?;
-            self.free(self.frames().folio(start, order))?;
-            return Ok(frames);
+            return self.free_as(start, order, contents);
         }
         let part = if frames > Order::BLOCK.frames() { Order::BLOCK } else { Order::FRAME };
         match self.split_in_use(start, part) {
@@ -125,15 +151,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Keeps `count` frames of a run from place `from` on, and frees the others.
-    fn trim(&self, run: FrameRun, from: u64, count: u64) -> Result<FrameRun, AllocError> {
+    /// Keeps the frames of a run at these places, and frees those before and after, which have these contents.
+    fn trim(&self, run: FrameRun, keep: Range<u64>, ends: [Contents; 2]) -> Result<FrameRun, AllocError> {
         let all = run.frames();
-        let (before, rest) = run.split_at(from);
-        let (kept, after) = rest.split_at(count);
+        let (before, rest) = run.split_at(keep.start);
+        let (kept, after) = rest.split_at(keep.end - keep.start);
         // A folio that is cut is split before any of it is freed, and only that can fail.
-        let in_use = match (self.free_range(before), kept.frames().start) {
+        let in_use = match (self.free_range_as(before, ends[0]), kept.frames().start) {
             (Err(_), _) => all.start,
-            (Ok(()), start) => match self.free_range(after) {
+            (Ok(()), start) => match self.free_range_as(after, ends[1]) {
                 Ok(()) => return Ok(kept),
                 Err(_) => start,
             },
@@ -151,11 +177,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes all blocks before it cuts those at the ends: their descriptors then stand outside the range.
     fn take_range(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
         let mut taken: Option<FrameRange> = None;
+        let mut ends = [Contents::Unknown; 2];
         for piece in range.by_block() {
             match (self.take_piece(piece), taken) {
-                (Ok(first), None) => taken = Some(first),
-                (Ok(next), Some(before)) => {
+                (Ok((first, contents)), None) => (taken, ends) = (Some(first), [contents; 2]),
+                (Ok((next, contents)), Some(before)) => {
                     taken = Some(FrameRange::new(before.start, before.count + next.count));
+                    ends[1] = contents;
                 }
                 (Err(error), taken) => {
                     taken.inspect(|&taken| self.give_back(taken));
@@ -164,19 +192,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             }
         }
         let taken = taken.ok_or(AllocError::BadOrder)?;
-        self.trim(self.frames().run(taken), range.start.0 - taken.start.0, range.count)
+        let from = range.start.0 - taken.start.0;
+        self.trim(self.frames().run(taken), from..from + range.count, ends)
     }
 
-    /// Takes free frames of one block, and returns them: all of the block if none is in use.
-    fn take_piece(&self, piece: FrameRange) -> Result<FrameRange, AllocError> {
+    /// Takes free frames of one block, and returns them: all of the block if none is in use, with its contents.
+    fn take_piece(&self, piece: FrameRange) -> Result<(FrameRange, Contents), AllocError> {
         let number = piece.start.block();
         let block = self.frames().memmap.get(number).ok_or(AllocError::NotFree)?;
         match block.state() {
-            BlockState::Whole if self.frames().in_store(|| self.store().take_this_block(number)) => {
-                Ok(FrameRange::folio(number.first_frame(), Order::BLOCK))
+            BlockState::Whole => {
+                let taken = self.frames().in_store(|| self.store().take_this_block(number));
+                let all = FrameRange::folio(number.first_frame(), Order::BLOCK);
+                taken.map(|contents| (all, contents)).ok_or(AllocError::NotFree)
             }
             BlockState::Small => {
-                self.frames().in_store(|| self.take_frames_of(number, block, piece)).map(|()| piece)
+                let taken = self.frames().in_store(|| self.take_frames_of(number, block, piece));
+                taken.map(|()| (piece, Contents::Unknown))
             }
             _ => Err(AllocError::NotFree),
         }

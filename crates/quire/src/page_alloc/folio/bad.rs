@@ -177,7 +177,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         // A free block of a range that is being emptied is collected, and is in no pool.
         let taken = self.store().zones.iter().find(|zone| {
             let mut pools = zone.pools.iter().map(|pool| pool.lock(self.platform()));
-            pools.any(|mut pool| pool.take_exactly(number) || pool.take_collected(memmap, number))
+            pools.any(|mut pool| pool.take_exactly(number).is_some() || pool.take_collected(memmap, number))
         });
         let Some(zone) = taken else { return Verdict::Busy };
         zone.add_free(-(BLOCK_FRAMES as i64));

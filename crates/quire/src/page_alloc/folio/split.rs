@@ -25,6 +25,8 @@ pub(in crate::page_alloc) enum Only {
     Own,
     /// Leaves map it, or part of it.
     Mapped,
+    /// The same, and what no leaf maps is zero.
+    MappedElseZero,
     /// It waits for its deferred split.
     Waiting,
     /// Nothing: it is a part of a folio that the caller splits, and counts as mapped once more. If some of
@@ -74,6 +76,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As for [`Self::split_folio`].
     pub unsafe fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.split_only(frame, to, Only::Mapped)
+    }
+
+    /// [`Self::split_mapped`] of a folio of order 9 whose unmapped frames are zero, and are freed as such.
+    ///
+    /// # Errors
+    /// As [`Self::split_mapped`].
+    ///
+    /// # Safety
+    /// As for [`Self::split_folio`].
+    pub(crate) unsafe fn split_mapped_else_zero(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_only(frame, to, Only::MappedElseZero)
     }
 
     fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
@@ -172,7 +185,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for (start, count) in freed.runs() {
             self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
-        self.store().store_put(number, block, freed);
+        if only == Only::MappedElseZero && self.store().remembers_zeroes() {
+            self.store().store_put_zeroed(number, block, freed);
+        } else {
+            self.store().store_put(number, block, freed);
+        }
         if let Some(slot) = slot {
             self.store().give_slot(slot);
         }
@@ -184,10 +201,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn is_still(&self, block: &Block, only: Only) -> bool {
         match only {
             Only::Own | Only::Part { .. } => true,
-            Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
+            Only::Mapped | Only::MappedElseZero if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
                 !block.small_maps(self.platform()).nonzero().is_empty()
             }
-            Only::Mapped => block.folio_maps.load(Ordering::Relaxed) != 0,
+            Only::Mapped | Only::MappedElseZero => block.folio_maps.load(Ordering::Relaxed) != 0,
             Only::Waiting => block.folio().has(DescriptorFlags::DEFERRED),
         }
     }
@@ -271,7 +288,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let frames = block.folio_frames(index);
         let mapped =
             || block.small_maps(self.platform()).nonzero().intersection(FrameMask::run(index, frames));
-        if only == Only::Mapped && mapped().is_empty() {
+        if matches!(only, Only::Mapped | Only::MappedElseZero) && mapped().is_empty() {
             return Err(SplitError::NotAFolio);
         }
         if frames > to.frames() as usize {

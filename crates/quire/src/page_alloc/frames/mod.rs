@@ -92,13 +92,14 @@ impl<'p, P: FramePlatform> Frames<'p, P> {
         self.cells(pinned.cpu()).change(stat, by);
     }
 
-    /// Counts an event and one more of an amount on the running CPU.
-    #[inline]
-    pub(crate) fn count_both(&self, event: Stat, amount: Stat) {
+    /// Changes several counts on the running CPU, whose cells it finds once.
+    #[inline(always)]
+    pub(crate) fn change_all<const N: usize>(&self, changes: [(Stat, i64); N]) {
         let pinned = Pinned::new(self.platform);
         let cells = self.cells(pinned.cpu());
-        cells.add(event, 1);
-        cells.change(amount, 1);
+        for (stat, by) in changes {
+            cells.change(stat, by);
+        }
     }
 
     #[inline]

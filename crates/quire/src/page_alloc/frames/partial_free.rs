@@ -7,8 +7,11 @@ use crate::memmap::{Block, FrameMask, FrameState};
 /// Splits a folio of which only some frames are freed: each frame that stays becomes a folio of its own, in
 /// unknown state. Under the block's lock. Touches no descriptor.
 pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
-    if block.used.load().without(block.heads.load()).without(block.held.load()).is_empty() {
-        // Single frames need no split.
+    let used = block.used.load();
+    if used.without(freed).is_empty()
+        || used.without(block.heads.load()).without(block.held.load()).is_empty()
+    {
+        // Nothing stays, or single frames, which need no split.
         return;
     }
     let make_heads = |start: usize, count: usize| {

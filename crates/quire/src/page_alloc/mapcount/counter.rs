@@ -272,9 +272,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         if freed.is_empty() {
             return 0;
         }
+        let count = freed.count();
         self.freed = self.freed.union(freed);
-        self.freed_count += freed.count();
-        freed.count() as u64
+        self.freed_count += count;
+        count as u64
     }
 
     /// Takes the current block's slot if nothing is counted in it; `unlock_block` gives it back.

@@ -11,7 +11,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameState};
 use crate::page_alloc::frames::state::head_of;
 use crate::page_alloc::mapcount::blocks::FreedBlocks;
 use crate::page_alloc::mapcount::counter::Counter;
@@ -129,8 +129,9 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
         let all = head.folio_maps.load(Ordering::Acquire) != 0;
         let small = head.small_maps(self.counts.platform());
         let (mapped, partly) = if order == Order::BLOCK {
-            let small = small.nonzero();
-            (large || all || !small.is_empty(), !large && !all && small != FrameMask::ALL)
+            let (whole, pieces) = (large || all, small.any());
+            // Mostly there are no pieces, and to read 512 counts would cost half of the free.
+            (whole || pieces, !whole && pieces && !small.nonzero().is_full())
         } else {
             let gigantic = head.gigantic_maps.load(Ordering::Relaxed) != 0;
             (all, !gigantic && !large && !small.any())

@@ -184,6 +184,21 @@ impl FrameList {
         self.push_within(self.mask(), frame, state)
     }
 
+    /// As [`Self::push`], for folios that all have a free entry in the loaded array; drops the others.
+    #[inline(always)]
+    pub(crate) fn push_all<'s>(&self, folios: impl Iterator<Item = (Frame, &'s AtomicU8)>) {
+        let (mut cursor, bits) = (self.cursor.load(Ordering::Relaxed), self.mask());
+        for (frame, state) in folios {
+            if cursor.addr() & bits == 0 {
+                break;
+            }
+            // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor is not at the end.
+            unsafe { &*cursor }.set(frame, state);
+            cursor = cursor.wrapping_add(1);
+        }
+        self.cursor.store(cursor, Ordering::Relaxed);
+    }
+
     #[inline(always)]
     fn push_within(&self, bits: usize, frame: Frame, state: &AtomicU8) -> bool {
         let cursor = self.cursor.load(Ordering::Relaxed);

@@ -166,15 +166,15 @@ impl<P: FramePlatform> Lists<'_, P> {
         }
         // The lowest address is popped first, so that neighbours in time are neighbours in memory.
         let mut last = None;
-        for &frame in frames[..got].iter().rev() {
+        own.list.push_all(frames[..got].iter().rev().map(|&frame| {
             // Mostly all are of one block.
             let block = match last {
                 Some((number, block)) if number == frame.block() => block,
                 _ => self.frames().memmap.block(frame.block()),
             };
             last = Some((frame.block(), block));
-            own.list.push(frame, self.frames().state_cell(block, frame));
-        }
+            (frame, self.frames().state_cell(block, frame))
+        }));
         got
     }
 

@@ -44,6 +44,15 @@ impl<P: FramePlatform> Requests<'_, P> {
     /// If [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio known to be zero is not.
     #[inline(always)]
     pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
+        let (folio, contents) = self.alloc_uncounted(gfp, order)?;
+        self.store().count_known(contents, order);
+        Ok((folio, contents))
+    }
+
+    /// As [`Self::alloc_maybe_zeroed`], but the caller counts a folio that is known to be zero
+    /// ([`Stat::PgzeroKnown`]), together with what else it counts.
+    #[inline(always)]
+    pub(crate) fn alloc_uncounted(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         if self.platform().fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
@@ -54,7 +63,7 @@ impl<P: FramePlatform> Requests<'_, P> {
         {
             let zeroed = FrameState::of(state).is_zeroed();
             self.frames().mark_in_use(frame, state, order, false);
-            let contents = if zeroed { self.store().known(frame, order) } else { Contents::Unknown };
+            let contents = if zeroed { self.store().verified(frame, order) } else { Contents::Unknown };
             return Ok((self.frames().folio(frame, order), contents));
         }
         drop(pinned);

@@ -8,7 +8,7 @@ use crate::addr::{BlockNumber, Order};
 use crate::limits::{BLOCK_FRAMES, RANGE_BLOCKS};
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
 use crate::page_alloc::frames::origins::Origin;
-use crate::page_alloc::request::gfp::Mobility;
+use crate::page_alloc::request::gfp::{Contents, Mobility};
 use crate::page_alloc::store::Store;
 use crate::page_alloc::store::capacity::is_complete;
 use crate::page_alloc::store::pool::Pool;
@@ -27,17 +27,16 @@ pub(in crate::page_alloc) struct Shape {
 }
 
 impl<P: FramePlatform> Store<'_, P> {
-    /// Takes a whole free block as a folio of order 9; returns whether it was free.
-    pub(in crate::page_alloc) fn take_this_block(&self, number: BlockNumber) -> bool {
-        let Some(zone) = self.zones.iter().find(|zone| {
+    /// Takes a whole free block as a folio of order 9; `None` if it is not free.
+    pub(in crate::page_alloc) fn take_this_block(&self, number: BlockNumber) -> Option<Contents> {
+        let (zone, zeroed) = self.zones.iter().find_map(|zone| {
             let mut pools = zone.pools.iter().map(|pool| pool.lock(self.frames.platform));
-            pools.any(|mut pool| pool.spans(number) && pool.take_exactly(number))
-        }) else {
-            return false;
-        };
+            let taken = pools.find(|pool| pool.spans(number))?.take_exactly(number)?;
+            Some((zone, taken))
+        })?;
         self.claim(zone, self.frames.memmap.block(number), Order::BLOCK, BlockState::Folio, false);
         self.count_taken_range(zone, BLOCK_FRAMES);
-        true
+        Some(if zeroed { Contents::Zeroed } else { Contents::Unknown })
     }
 
     /// Whether a block in small pieces serves movable requests, by its record.

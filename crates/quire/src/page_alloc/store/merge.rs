@@ -82,7 +82,7 @@ impl<P: FramePlatform> Store<'_, P> {
 
     /// Resets the record of an entirely free block to "whole and free". Under the block's lock.
     fn forget_small(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Merged {
-        let zeroed = block.zeroed() == FrameMask::ALL;
+        let zeroed = block.zeroed().is_full();
         zeroes::change(zone, block, FrameMask::EMPTY);
         zone.areas.clear(number, block);
         let tables = block.take_tables().map(|table| table.filter(|table| table.block() != number));

@@ -136,13 +136,9 @@ impl Pool {
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, 1)))
     }
 
-    /// Takes this block if it is a free one of the region, and returns whether it did.
-    pub(in crate::page_alloc) fn take_exactly(&mut self, block: BlockNumber) -> bool {
-        let free = self.is_free(block);
-        if free {
-            self.take_bits((block.0 - self.origin) as usize, 1);
-        }
-        free
+    /// Takes this block if it is a free one of the region, and returns whether it is known to be zero.
+    pub(in crate::page_alloc) fn take_exactly(&mut self, block: BlockNumber) -> Option<bool> {
+        self.is_free(block).then(|| self.take_bits((block.0 - self.origin) as usize, 1))
     }
 
     /// Takes this block if it was collected for the range that is isolated, and returns whether it did. The
@@ -234,16 +230,16 @@ impl Pool {
         if from >= to {
             return self.put_run(first, blocks, zeroed);
         }
-        (from..to).for_each(|number| self.collect(memmap, BlockNumber(number)));
+        (from..to).for_each(|number| self.collect(memmap, BlockNumber(number), zeroed));
         self.put_run(first, from - first.0, zeroed);
         self.put_run(BlockNumber(to), first.0 + blocks - to, zeroed);
     }
 
-    /// Marks a block as collected, and not known to be zero.
-    fn collect(&mut self, memmap: &MemMap, number: BlockNumber) {
+    /// Marks a block as collected, known to be zero or not.
+    fn collect(&mut self, memmap: &MemMap, number: BlockNumber, zeroed: bool) {
         let bit = (number.0 - self.origin) as usize;
-        let stale = self.stale[bit / 64].load(Ordering::Relaxed);
-        self.stale[bit / 64].store(stale | 1 << (bit % 64), Ordering::Relaxed);
+        let others = self.stale[bit / 64].load(Ordering::Relaxed) & !(1 << (bit % 64));
+        self.stale[bit / 64].store(others | u64::from(!zeroed) << (bit % 64), Ordering::Relaxed);
         memmap.block(number).next.store(COLLECTED, Ordering::Relaxed);
         self.collected += 1;
     }

@@ -13,6 +13,9 @@ use crate::stats::Stat;
 
 /// Sets which free frames of a block in small pieces are known to be zero. Under the block's lock.
 pub(in crate::page_alloc) fn change(zone: &Zone, block: &Block, frames: FrameMask) {
+    if !block.has_zeroed() && frames.is_empty() {
+        return;
+    }
     let before = block.zeroed().count() as i64;
     block.set_zeroed(frames);
     zone.pieces_zeroed.0.fetch_add(frames.count() as i64 - before, Ordering::Relaxed);
@@ -62,7 +65,7 @@ impl<P: FramePlatform> Store<'_, P> {
             return Contents::Unknown;
         }
         FrameState::in_use(order).put(state);
-        self.known(frame, order)
+        self.verified(frame, order)
     }
 
     /// Takes the marks off folios below a block's size that were just allocated for a caller that cannot ask for
@@ -80,7 +83,21 @@ impl<P: FramePlatform> Store<'_, P> {
     /// Counts, and verifies if configured, a folio that was allocated as known to be zero.
     #[inline]
     pub(crate) fn known(&self, frame: Frame, order: Order) -> Contents {
-        self.frames.count(Stat::PgzeroKnown, order.frames());
+        self.count_known(Contents::Zeroed, order);
+        self.verified(frame, order)
+    }
+
+    /// Counts a folio that was allocated, if it is known to be zero.
+    #[inline]
+    pub(crate) fn count_known(&self, contents: Contents, order: Order) {
+        if contents == Contents::Zeroed {
+            self.frames.count(Stat::PgzeroKnown, order.frames());
+        }
+    }
+
+    /// Verifies, if configured, that a folio known to be zero is.
+    #[inline]
+    pub(in crate::page_alloc) fn verified(&self, frame: Frame, order: Order) -> Contents {
         if self.zeroes.verify {
             self.verify(frame, order);
         }

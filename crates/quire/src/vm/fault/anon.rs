@@ -10,15 +10,16 @@ use crate::page_alloc::{Contents, Folio, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
+use crate::tlb::words::Table;
 use crate::vm::fault::faults::{Faults, is_vacant_above, mapped};
-use crate::vm::fault::flags::{fresh_flags, leaf_flags};
+use crate::vm::fault::flags::{fresh_flags, leaf_flags, new_page_flags};
 use crate::vm::fault::step::{Caller, FaultKind, Step};
 use crate::vm::gigantic::clear::PieceFaults;
 use crate::vm::gigantic::state::{Found, NotBegun, Piece};
 use crate::vm::mapping::policy::OrderSet;
 use crate::vm::mapping::vma::Vma;
 
-impl<P: Platform> Faults<'_, '_, P> {
+impl<'p, P: Platform> Faults<'_, 'p, P> {
     #[inline(never)]
     pub(super) fn fault_anonymous(
         self,
@@ -75,27 +76,36 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Maps a new page of zeroes where `found` is empty: what the general way does, for a single frame.
+    /// Maps a new page of zeroes at an empty entry of `table`: what the general way does, for a single frame.
     /// Returns whether it did, and then has counted the fault; `false` when another CPU was faster.
     #[inline(always)]
-    pub(super) fn map_new_page(self, vma: &Vma, addr: VirtAddr, found: Lookup) -> Result<bool, FaultError> {
+    pub(super) fn map_new_page(
+        self,
+        vma: &Vma,
+        addr: VirtAddr,
+        table: Table<'p>,
+    ) -> Result<bool, FaultError> {
         let (pages, start) = (self.memory.pages(), addr.align_down(FRAME_SIZE));
-        let (mut folio, contents) = pages.alloc_maybe_zeroed(self.request_for(vma), Order::FRAME)?;
+        let (mut folio, contents) = pages.requests().alloc_uncounted(self.request_for(vma), Order::FRAME)?;
         if contents == Contents::Unknown {
             pages.frames().clear_page(&mut folio, TouchHint::Soon);
         }
         let new = (folio.frame(), Origin::new(self.family, vma.attributes.origin_of(start)));
-        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        let flags = new_page_flags(&vma.attributes);
         // SAFETY: invariant 1: the folio's value is given up once it is mapped.
-        let done = mapped(unsafe { self.tables().map_page(&found, start, new, flags) });
-        if done != Ok(true) {
-            self.memory.give_up_zeroed(folio);
-            return done;
+        match unsafe { self.tables().map_page(table, start, new, flags) } {
+            Ok(()) => {
+                // The leaf owns it.
+                let _ = folio.into_raw();
+                self.add_new_page(contents);
+                Ok(true)
+            }
+            Err(error) => {
+                pages.store().count_known(contents, Order::FRAME);
+                self.memory.give_up_zeroed(folio);
+                mapped(Err(error))
+            }
         }
-        // The leaf owns it.
-        let _ = folio.into_raw();
-        self.add_new_page();
-        done
     }
 
     /// The largest allowed order whose aligned extent lies in the mapping with nothing mapped in it.

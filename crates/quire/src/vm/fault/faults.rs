@@ -3,14 +3,15 @@
 
 use crate::addr::{Order, VirtAddr, VirtRange};
 use crate::arch::Access;
-use crate::arch::{EntryFlags, Level, Protection};
+use crate::arch::{EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
 use crate::hugetlb::HugeSize;
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::page_alloc::{Gfp, NodePolicy};
-use crate::pgtable::Lookup;
+use crate::pgtable::{Lookup, Walked};
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::tlb::words::Table;
 use crate::vm::fault::huge::extent_of;
 use crate::vm::fault::step::{Caller, FaultKind, FaultOutcome, Step};
 use crate::vm::gigantic::clear::GiganticClearing;
@@ -25,12 +26,18 @@ use crate::vm::userfault::changes::Notices;
 
 handle! { Faults of AddressSpace }
 
-impl<P: Platform> Faults<'_, '_, P> {
+impl<'p, P: Platform> Faults<'_, 'p, P> {
     /// The request for a private page of a mapping.
     #[inline(always)]
     pub(super) fn request_for(self, vma: &Vma) -> Gfp {
-        let nodes = vma.attributes.nodes.unwrap_or_else(|| self.memory.platform().task_nodes());
-        // By itself, so that the compiler knows the most frequent request.
+        let nodes = match vma.attributes.nodes {
+            Some(nodes) => nodes,
+            None => match self.memory.platform().task_nodes() {
+                // By itself, so that the compiler knows the most frequent request.
+                NodePolicy::Local => return Gfp::USER,
+                nodes => nodes,
+            },
+        };
         if nodes == NodePolicy::Local { Gfp::USER } else { Gfp::USER.from_nodes(nodes) }
     }
 
@@ -38,14 +45,15 @@ impl<P: Platform> Faults<'_, '_, P> {
         let space = self.read_beside(|| at(addr));
         let step = match space.tree.find(addr) {
             Some(vma) => {
-                let found = self.tables().walk(addr);
-                if self.is_touch_of_new_page(vma, access, found) {
-                    match self.map_new_page(vma, addr, found) {
+                let walked = self.tables().descend(addr);
+                if let Some(table) = self.table_of_new_page(vma, access, walked) {
+                    match self.map_new_page(vma, addr, table) {
                         Ok(true) => return Ok(FaultOutcome { order: Order::FRAME, kind: FaultKind::Anon }),
                         Ok(false) => Ok(Step::Again),
                         Err(error) => Err(error),
                     }
                 } else {
+                    let found = self.tables().found(walked, addr);
                     self.fault_at(vma, addr, access, found, Caller::Access)
                 }
             }
@@ -123,19 +131,17 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(())
     }
 
-    /// Whether it is the most frequent fault, which takes a short way: the first store to a page of private
+    /// The table for the most frequent fault, which takes a short way: the first store to a page of private
     /// memory, where single frames are mapped and the page table is there.
     #[inline(always)]
-    fn is_touch_of_new_page(self, vma: &Vma, access: Access, found: Lookup) -> bool {
-        let attributes = &vma.attributes;
-        access == Access::Write
-            && found.entry.is_empty()
-            && found.level == Level::PTE
-            && !found.shared
+    fn table_of_new_page(self, vma: &Vma, access: Access, walked: Walked) -> Option<Table<'p>> {
+        let (attributes, table) = (&vma.attributes, self.tables().table_with_room(walked)?);
+        let is_new = access == Access::Write
             && attributes.protection.contains(Protection::WRITE)
             && !attributes.handler.is_some()
             && attributes.is_anonymous()
-            && self.allowed_orders(vma) == OrderSet::FRAME
+            && self.allowed_orders(vma) == OrderSet::FRAME;
+        is_new.then_some(table)
     }
 
     /// The orders of folios that the mapping may use.

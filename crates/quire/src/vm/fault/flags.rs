@@ -18,6 +18,17 @@ pub(in crate::vm) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFla
     if writable { flags.union(EntryFlags::DIRTY).union(EntryFlags::SOFT_DIRTY) } else { flags }
 }
 
+/// [`leaf_flags`] of a page of new private memory in a mapping that allows stores, in fewer instructions.
+#[inline(always)]
+pub(super) fn new_page_flags(vma: &VmaAttributes) -> EntryFlags {
+    const HISTORY: EntryFlags =
+        EntryFlags::ANON.union(EntryFlags::ACCESSED).union(EntryFlags::DIRTY).union(EntryFlags::SOFT_DIRTY);
+    let writable = vma.protection.union(Protection::READ).union(Protection::WRITE);
+    let flags = EntryFlags::leaf(writable).union(HISTORY);
+    debug_assert_eq!(flags, leaf_flags(vma, true).union(EntryFlags::ANON));
+    flags
+}
+
 /// The bits of a large leaf onto private anonymous memory that was just cleared.
 pub(in crate::vm) fn fresh_flags(vma: &VmaAttributes, caller: Caller) -> EntryFlags {
     let flags = leaf_flags(vma, true).union(EntryFlags::ANON);

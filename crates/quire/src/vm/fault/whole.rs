@@ -20,9 +20,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         let (clears, platform) = (FileClears::of(self.memory), self.memory.platform());
         PoolClears::of(self.memory).complete_around_until(page, || platform.is_dying())?;
         let space = self.lock();
-        let Some(vma) = space.tree.find(addr).filter(|vma| vma.attributes.huge_size().is_some()) else {
-            return Ok(());
-        };
+        let Some(vma) = space.tree.find(addr) else { return Ok(()) };
         let Some(place) = self.place_of(vma, addr) else { return Ok(()) };
         if self.has_whole(&place, page) && !clears.is_in_pieces(page) {
             clears.make_one_leaf(

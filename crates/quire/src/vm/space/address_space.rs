@@ -18,6 +18,7 @@ use crate::arch::PagingMode;
 use crate::error::MmError;
 use crate::filemap::{FileKind, Mapper};
 use crate::limits::MAX_MAPPINGS;
+use crate::page_alloc::Contents;
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::rank::Rank;
@@ -175,8 +176,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     #[inline(always)]
-    pub(in crate::vm) fn add_new_page(&self) {
-        self.body.add_new_page(self.memory.pages());
+    pub(in crate::vm) fn add_new_page(&self, contents: Contents) {
+        self.body.add_new_page(self.memory.pages(), contents);
     }
 
     #[inline]

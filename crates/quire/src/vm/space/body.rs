@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU16, Ordering};
 
 use crate::filemap::{FileViews, Mapper, ViewPtr};
 use crate::hugetlb::HugeGroup;
-use crate::page_alloc::PageAllocator;
+use crate::page_alloc::{Contents, PageAllocator};
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -74,11 +74,13 @@ impl MmBody {
         pages.change(Stat::NrAnonPages, count);
     }
 
-    /// Counts a fault that mapped a new page.
+    /// Counts a fault that mapped a new page, and whether that was known to be zero.
     #[inline(always)]
-    pub(in crate::vm) fn add_new_page<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
+    pub(in crate::vm) fn add_new_page<P: Platform>(&self, pages: &PageAllocator<'_, P>, contents: Contents) {
         self.rss.add_anon(pages.platform(), 1);
-        pages.frames().count_both(Stat::Pgfault, Stat::NrAnonPages);
+        let known = i64::from(contents == Contents::Zeroed);
+        let changes = [(Stat::Pgfault, 1), (Stat::NrAnonPages, 1), (Stat::PgzeroKnown, known)];
+        pages.frames().change_all(changes);
     }
 
     /// Applies what a gather counted. `counted` names the kind of file, which the page table does not know.

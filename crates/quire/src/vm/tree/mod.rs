@@ -68,7 +68,19 @@ impl VmaTree {
     /// The mapping that holds `addr`.
     #[inline]
     pub fn find(&self, addr: VirtAddr) -> Option<&Vma> {
-        self.find_from(addr).filter(|vma| vma.range.start <= addr)
+        // Not by `find_from`: most faults find a mapping, and need no best one so far.
+        let mut at = self.avl.root;
+        while let Some(here) = at {
+            let node = self.avl.node(here);
+            if addr >= node.vma.range.end {
+                at = node.right();
+            } else if addr < node.vma.range.start {
+                at = node.left();
+            } else {
+                return Some(&node.vma);
+            }
+        }
+        None
     }
 
     /// The first mapping that ends after `addr`: the one that holds it, or else the next.

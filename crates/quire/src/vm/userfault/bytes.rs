@@ -5,7 +5,7 @@ use core::mem;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Contents, Gfp};
 use crate::platform::Platform;
 use crate::vm::space::shared::MmShared;
 
@@ -16,6 +16,7 @@ pub(in crate::vm) type PageBytes = [u8; FRAME_SIZE as usize];
 pub(super) struct OwnFrame<'a, 'p, P: Platform> {
     memory: &'a MmShared<'p, P>,
     frame: Frame,
+    contents: Contents,
 }
 
 impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
@@ -23,7 +24,8 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
         memory: &'a MmShared<'p, P>,
         fill: impl FnOnce(&mut PageBytes),
     ) -> Result<Self, AllocError> {
-        let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)?.into_raw() };
+        let frame = memory.pages().alloc(Gfp::USER, Order::FRAME)?.into_raw();
+        let own = Self { memory, frame, contents: Contents::Unknown };
         let mut fill = Some(fill);
         // SAFETY: invariant 1: the frame was just allocated, and only this value names it.
         unsafe {
@@ -37,7 +39,8 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
     }
 
     pub(super) fn zeroed(memory: &'a MmShared<'p, P>) -> Result<Self, AllocError> {
-        Ok(Self { memory, frame: memory.pages().requests().alloc_zero_page(Gfp::USER)?.into_raw() })
+        let frame = memory.pages().requests().alloc_zero_page(Gfp::USER)?.into_raw();
+        Ok(Self { memory, frame, contents: Contents::Zeroed })
     }
 
     pub(super) fn frame(&self) -> Frame {
@@ -53,7 +56,11 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
 impl<P: Platform> Drop for OwnFrame<'_, '_, P> {
     fn drop(&mut self) {
         // SAFETY: invariant 1: this value owned the frame, and `give` was not called.
-        self.memory.give_up(unsafe { self.memory.pages().frames().folio_from_raw(self.frame, Order::FRAME) });
+        let folio = unsafe { self.memory.pages().frames().folio_from_raw(self.frame, Order::FRAME) };
+        match self.contents {
+            Contents::Zeroed => self.memory.give_up_zeroed(folio),
+            Contents::Unknown => self.memory.give_up(folio),
+        }
     }
 }
 

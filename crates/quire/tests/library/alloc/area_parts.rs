@@ -4,7 +4,8 @@ use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, InterruptPlan, MemoryRange};
 use quire::addr::{Frame, FrameRange};
 use quire::cpu::CpuId;
-use quire::limits::RANGE_BLOCKS;
+use quire::error::HotplugError;
+use quire::limits::{BLOCK_FRAMES, RANGE_BLOCKS};
 use quire::page_alloc::AllocatorConfig;
 use quire::platform::Context;
 use testkit::{PATIENCE, held_up, ranges_of};
@@ -50,6 +51,26 @@ fn an_area_that_two_ranges_share_is_no_page() {
                 pages.validate().unwrap();
                 pages.remove_memory(late, |_| ()).unwrap();
             }
+        });
+    });
+}
+
+/// A range of the machine is emptied as a whole, so memory of two of them goes in two calls.
+#[test]
+fn memory_of_two_ranges_is_not_removed_in_one_call() {
+    with_later([GIB, GIB / 2], |machine, pages, [_, late]| {
+        machine.run_on(CpuId(0), || {
+            pages.add_memory_raw(late, false).unwrap();
+            let before = pages.memory_info();
+            let block = BLOCK_FRAMES as u64;
+            let both = FrameRange::new(Frame(late.start.0 - block), 2 * block);
+            let never = |_| panic!("nothing is emptied");
+            assert_eq!(pages.remove_memory(both, never), Err(HotplugError::SeveralRanges));
+            assert_eq!(pages.memory_info(), before);
+            for start in [both.start, late.start] {
+                pages.remove_memory(FrameRange::new(start, block), |_| ()).unwrap();
+            }
+            pages.validate().unwrap();
         });
     });
 }

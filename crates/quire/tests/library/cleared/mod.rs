@@ -3,7 +3,12 @@
 //! that hands memory out and takes it back. `docs/architecture/clearing.md` lists those that remain, and why.
 
 mod alloc;
+mod answers;
+mod cpus;
 mod drawn;
+mod leaks;
+mod moved;
 mod pools;
+mod ranges;
 mod spaces;
 mod support;

@@ -1,5 +1,6 @@
 //! Pools of huge pages on a hosted machine.
 
+mod changed_use;
 mod charges;
 mod closes;
 mod collapse;

@@ -1,12 +1,12 @@
 //! From which nodes huge pages of mappings come, and how many a group uses on each.
 
 use hosted::Hosted;
-use quire::addr::VirtAddr;
+use quire::addr::{Frame, Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::{HugeGroup, HugeSize::Size1G, HugeSize::Size2M, PoolInfo};
 use quire::manager::Config;
-use quire::page_alloc::{NodePolicy, NodeSet};
+use quire::page_alloc::{Gfp, NodePolicy, NodeSet};
 use quire::vm::{Access, Sharing};
 
 use crate::hugetlb::support::{BOTH, MIB, two_nodes};
@@ -200,5 +200,29 @@ fn surplus_pages_are_allocated_on_the_nodes_that_the_task_may_use() {
         mm.exit();
         assert_eq!(pools.info(pages, Size2M), PoolInfo::default());
         manager.validate().unwrap();
+    });
+}
+
+/// A free surplus page of a node that is full is replaced by one of another node, where it is surplus then.
+#[test]
+fn a_surplus_page_that_is_replaced_on_another_node_is_surplus_there() {
+    with_config(two_nodes(NODE), Size2M, 0, |_, manager| {
+        let (pools, pages) = (manager.huge_pools(), manager.pages());
+        let on = |node| pools.node_info(pages, Size2M, node);
+        let surplus = PoolInfo { total: 1, free: 1, surplus: 1, reserved: 0 };
+        pools.set_overcommit(pages, Size2M, 1);
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 1)).unwrap();
+            assert_eq!([on(0), on(1)], [surplus, PoolInfo::default()]);
+            let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(0)));
+            let full: Vec<_> = std::iter::from_fn(|| pages.alloc(gfp, Order::BLOCK).ok()).collect();
+            let mut frames = (0..NODE / HUGE).map(|block| Frame(block * Order::BLOCK.frames()));
+            let page = frames.find(|&frame| pages.frames().is_huge(frame, Order::BLOCK)).unwrap();
+            assert_eq!(manager.migrate(page), Ok(512));
+            assert_eq!([on(0), on(1)], [PoolInfo::default(), surplus]);
+            full.into_iter().for_each(|folio| pages.free(folio).unwrap());
+        });
+        assert_eq!(pools.info(pages, Size2M), PoolInfo::default());
+        pools.set_overcommit(pages, Size2M, 0);
     });
 }

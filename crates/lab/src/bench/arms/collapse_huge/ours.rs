@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use hosted::raw::IsolatedMemory;
 use hosted::{Hosted, HostedConfig, Nested, during};
+use nix::sys::resource::{UsageWho, getrusage};
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::cpu::CpuId;
@@ -276,7 +277,7 @@ fn beside(
     let registered = case.virtual_cpu.then(|| mm.register_secondary());
     let nested = registered.as_ref().map(|_| Nested::new(world.machine, mm, START, GIB, 1));
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (done, met, longest) = std::thread::scope(|scope| {
+    let (done, switched, touched) = std::thread::scope(|scope| {
         let touching = scope.spawn(|| {
             let _pinned = Pinned::to(processor);
             world.machine.run_on(CpuId(1), || match &nested {
@@ -291,24 +292,46 @@ fn beside(
             nested.forget_stats();
         }
         mm.switch_in();
+        let before = switched_away();
         let done = during("collapse", || world.collapse(case, way, mm));
+        let switched = switched_away() - before;
         mm.switch_out();
         over.store(true, Ordering::Release);
-        let (met, longest) = touching.join().unwrap_or((0, 0.0));
-        (done, met, longest)
+        let touched = touching.join().unwrap_or_default();
+        (done, switched + touched.switched, touched)
     });
     let (nanoseconds, pages) = done?;
-    let sample = Sample::new(nanoseconds, pages).metric(STALL, longest).count("accesses_that_met_it", met);
+    let sample = Sample::new(nanoseconds, pages)
+        .metric(STALL, touched.longest)
+        .count("accesses_that_met_it", touched.met)
+        .count("switched_away", switched);
     let Some(nested) = nested else { return Ok(sample) };
     let stats = nested.stats();
     let brackets = stats.brackets.get("collapse").map_or(0, |brackets| brackets.count);
     Ok(sample.count("invalidate_brackets", brackets).count("larger_copies", stats.collapses))
 }
 
-/// Reads at random until the collapse is over; returns how many reads faulted, and the longest of them.
-fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &AtomicBool) -> (u64, f64) {
+/// How often the scheduler took the processor from this thread and gave it to another.
+fn switched_away() -> u64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches() as u64)
+}
+
+/// What the thread saw that touches the page.
+#[derive(Default)]
+struct Touched {
+    /// Accesses that faulted.
+    met: u64,
+    /// Nanoseconds of the longest of them.
+    longest: f64,
+    /// As `switched_away`.
+    switched: u64,
+}
+
+/// Reads at random until the collapse is over.
+fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &AtomicBool) -> Touched {
     let mut rng = fastrand::Rng::with_seed(7);
     let (mut met, mut longest) = (0, 0.0f64);
+    let before = switched_away();
     mm.switch_in();
     while !over.load(Ordering::Acquire) {
         let at = START.add(rng.u64(..GIB / PAGE) * PAGE);
@@ -327,7 +350,7 @@ fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &Atomi
         begun.store(true, Ordering::Release);
     }
     mm.switch_out();
-    (met, longest)
+    Touched { met, longest, switched: switched_away() - before }
 }
 
 /// As `touch`, by a virtual CPU that loads and stores. Its tables have every other of its pages, so that it
@@ -338,11 +361,12 @@ fn touch_as_guest(
     bytes: u64,
     begun: &AtomicBool,
     over: &AtomicBool,
-) -> (u64, f64) {
+) -> Touched {
     let cpu = nested.cpu(0);
     for at in (0..bytes).step_by(2 * PAGE as usize) {
         let _ = cpu.store(mm, at, at);
     }
+    let before = switched_away();
     begun.store(true, Ordering::Release);
     let mut rng = fastrand::Rng::with_seed(7);
     while !over.load(Ordering::Acquire) {
@@ -351,7 +375,11 @@ fn touch_as_guest(
         let _ = cpu.store(mm, at, at);
     }
     let stats = nested.stats();
-    (stats.faults + stats.retries, stats.longest_stall.as_nanos() as f64)
+    Touched {
+        met: stats.faults + stats.retries,
+        longest: stats.longest_stall.as_nanos() as f64,
+        switched: switched_away() - before,
+    }
 }
 
 impl Prepared for Ready {

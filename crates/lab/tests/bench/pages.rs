@@ -201,6 +201,8 @@ fn advice_shows_memory_over_time_and_faults_by_policy() {
         "cc1: heap",
         "2M leaves",
         "Other policies",
+        "First touches by address and time",
+        "pages touched for the first time, by the recorded faults",
         "pages of code are used",
         "40.0 MiB: exceeded under",
         "Better: 64K for some mappings alone, listed below: ",

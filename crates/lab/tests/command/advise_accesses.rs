@@ -87,6 +87,33 @@ fn a_recording_with_accesses_shows_the_hot_half() {
     }
 }
 
+/// The map of the report has what was accessed, not what was touched first: one page of each block.
+#[test]
+fn the_map_over_time_shows_accesses_where_the_recording_has_them() {
+    let line = line(&watched().write(), &["--khugepaged", "off"]);
+    let heat = &line["heat"];
+    assert_eq!((&heat["source"], &heat["pid"]), (&"damon".into(), &10.into()), "{heat}");
+    let rows = heat["rows"].as_array().expect("rows");
+    let pages = |at: u64| -> Vec<u64> {
+        let row = rows.iter().find(|row| row["start"] == at).unwrap_or_else(|| panic!("no {at:#x}: {heat}"));
+        row["pages"].as_array().expect("steps").iter().filter_map(serde_json::Value::as_u64).collect()
+    };
+    // In the first interval all is alike, then the first half is cold, and at last all is cold.
+    let (cold, first, second, file) = (pages(AT), pages(AT + 32 * MIB), pages(AT + 48 * MIB), pages(FILE));
+    assert_eq!((cold[20], first[20], second[20], file[20]), (0, 512, 461, 256), "{heat}");
+    assert!(cold[0] > 400 && first[0] == cold[0] && second[0] == cold[0], "{heat}");
+    assert_eq!((cold[47], first[47], second[47], file[47]), (0, 52, 52, 0), "{heat}");
+    let shown = page(&line);
+    for part in [
+        "Accesses by address and time",
+        "pages accessed from one look to the next, by DAMON",
+        "small (10) accesses 58.0 MiB at the most, from 0x1000000000 to 0x1006200000.",
+    ] {
+        assert!(shown.contains(part), "no `{part}` in {shown}");
+    }
+    assert!(!shown.contains("First touches"), "{shown}");
+}
+
 #[test]
 fn accesses_are_no_work_of_the_program() {
     let trace = watched().write();

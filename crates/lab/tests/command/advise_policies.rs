@@ -617,6 +617,7 @@ fn first_touches_are_told_by_address_and_time() {
         rows.iter().map(|row| (number(row, "/start"), number(row, "/end"))).collect();
     let row = |start: u64| (start, start + (2 << 20));
     assert_eq!((number(heat, "/pid"), places), (10, vec![row(LARGE), row(HEAP)]), "{heat}");
+    assert_eq!(heat["source"], "first_touches", "{heat}");
     let pages = |row: &Value| -> Vec<u64> {
         row["pages"].as_array().expect("steps").iter().filter_map(Value::as_u64).collect()
     };

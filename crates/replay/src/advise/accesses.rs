@@ -161,20 +161,13 @@ impl Piece {
 
 /// What of the mappings was accessed, by address.
 fn pieces(layouts: &Layouts, pid: u32, accesses: &Accesses) -> Vec<(Mapping, Piece)> {
-    let mut found = Vec::new();
-    for region in accesses.regions.iter().filter(|region| region.accessed > 0) {
-        let share = f64::from(region.accessed.min(accesses.samples)) / f64::from(accesses.samples.max(1));
-        let mapped = layouts.mapped_in(pid, region.start, region.end());
-        let all: u64 = mapped.iter().map(|part| part.end - part.start).sum();
-        // Looks at addresses where nothing is mapped have found nothing.
-        let of_mapped = (region.len as f64 * share / all as f64).min(1.0);
-        for part in mapped {
-            let (start, len) = (part.start, part.end - part.start);
-            let whole = layouts.find(pid, start).unwrap_or(part);
-            found.push((whole, Piece { start, len, bytes: (len as f64 * of_mapped) as u64 }));
-        }
-    }
-    found
+    let parts = layouts.accessed(pid, accesses).into_iter();
+    let piece = |(part, share): (Mapping, f64)| {
+        let (start, len) = (part.start, part.end - part.start);
+        let whole = layouts.find(pid, start).unwrap_or(part);
+        (whole, Piece { start, len, bytes: (len as f64 * share) as u64 })
+    };
+    parts.map(piece).collect()
 }
 
 /// Joins neighbours of one mapping that are accessed alike.

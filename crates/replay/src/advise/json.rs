@@ -216,7 +216,8 @@ fn part(part: &Part, names: &Names<'_>, time_ns: f64) -> Value {
 fn heat(heat: &Heat, trial: &Trial) -> Value {
     let program = heat.program.and_then(|name| trial.names().get(name.0 as usize));
     let row = |row: &HeatRow| json!({ "start": row.start, "end": row.end, "pages": row.pages });
-    json!({ "pid": heat.pid, "program": program, "rows": heat.rows.iter().map(row).collect::<Vec<_>>() })
+    let rows: Vec<_> = heat.rows.iter().map(row).collect();
+    json!({ "source": heat.source, "pid": heat.pid, "program": program, "rows": rows })
 }
 
 /// What the TLBs miss.

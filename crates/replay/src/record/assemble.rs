@@ -4,7 +4,6 @@ mod calls;
 mod emit;
 mod existing;
 mod known;
-mod locks;
 mod tasks;
 mod waiting;
 
@@ -16,7 +15,6 @@ use super::raw::{Mapping, Raw, RawKind};
 use super::summary::Summary;
 use crate::trace::{Access, Call, EventKind, FileId, Layouts, MapCause, TraceError, TraceWriter};
 use known::Known;
-use locks::{Locks, Section};
 use waiting::Waiting;
 
 const PAGE: u64 = 4096;
@@ -44,7 +42,6 @@ pub(super) struct Assembler {
     unfinished_forks: HashMap<u32, UnfinishedFork>,
     /// Threads that are inside memory calls, by memory.
     inside: HashMap<u32, HashSet<u32>>,
-    locks: Locks,
     /// Faults that the kernel counted, by process: minor, major.
     counted: HashMap<u32, (u64, u64)>,
     layouts: Layouts,
@@ -75,7 +72,7 @@ struct PendingCall {
     call: Call,
     args: [u64; 6],
     file: Option<FileId>,
-    /// The section in which it held the lock of its address space.
+    /// The section in which it held the lock of its address space for writing.
     section: Option<Section>,
     /// Another moment under that lock: a record of a mapping that it made, or of the lock taken for reading
     /// to discard pages.
@@ -86,6 +83,14 @@ struct PendingCall {
     cut: Option<(u64, u64)>,
     /// The start of the mapping that `shmat` made.
     attached: Option<u64>,
+}
+
+/// The part of a call in which it held its address space's lock for writing.
+struct Section {
+    /// The kernel's number of the address space.
+    mm: u64,
+    /// A moment at its end: the thread releases or has downgraded the lock.
+    end: Key,
 }
 
 /// A fork whose flags have not arrived.
@@ -126,7 +131,6 @@ impl Assembler {
             processes: HashMap::new(),
             unfinished_forks: HashMap::new(),
             inside: HashMap::new(),
-            locks: Locks::default(),
             counted: HashMap::new(),
             layouts: Layouts::default(),
             files: HashMap::new(),
@@ -213,8 +217,7 @@ impl Assembler {
                 }
             }
             RawKind::Dropped { device, inode } => self.dropped(key, pid, tid, (device, inode)),
-            RawKind::Locked { mm, write: true } => self.locked(key, pid, tid, mm),
-            RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
+            RawKind::Locked { mm } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
             RawKind::Accesses(accesses) => {
                 // Any thread that lives tells the process.

@@ -1,15 +1,15 @@
 //! The tracepoints of the lock that orders all changes of an address space.
 //!
 //! Every call that changes mappings holds the lock for writing meanwhile, and both events come from inside
-//! the locked section. A downgrade is reported as taking the lock for reading; readers' events serve only for
-//! that and for calls that discard pages. Most faults take only the lock of their mapping, which has no
-//! event.
+//! the locked section. One moment of it is enough, so taking the lock for writing is not recorded. A downgrade is
+//! reported as taking the lock for reading; readers' events serve only for that and for calls that discard
+//! pages. Most faults take only the lock of their mapping, which has no event.
 
 use super::RecordError;
 use super::tracefs::{Field, Tracefs, Tracepoint};
 
-/// Filter: only locks that were taken.
-pub(super) const TAKEN: &str = "success == 1";
+/// Filter: only locks that were taken for reading.
+pub(super) const TAKEN: &str = "write == 0 && success == 1";
 
 /// Filter: only the ends of changes.
 pub(super) const RELEASED: &str = "write == 1";
@@ -33,10 +33,6 @@ impl LockTracepoints {
 
     pub(super) fn taken_mm(&self) -> Result<Field, RecordError> {
         self.taken.field("mm")
-    }
-
-    pub(super) fn taken_write(&self) -> Result<Field, RecordError> {
-        self.taken.field("write")
     }
 
     pub(super) fn released_mm(&self) -> Result<Field, RecordError> {

@@ -3,6 +3,7 @@
 //! ```text
 //! child, setup           the process that waits at a gate until everything is set up, then becomes the program
 //! perf, sink, ring       the kernel's events, one ring for each CPU
+//! filters, locks         which of them the kernel lets through
 //! tracer, calls_by_ptrace, report, hold, progress   an ordinary user's system calls, traced by a process of its own
 //! attach, subject        the same of what already runs
 //! traced                 waits for children and traced threads, and restarts these with any signal
@@ -31,6 +32,7 @@ mod collect;
 mod damon;
 mod error;
 mod exits;
+mod filters;
 mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, Mmap, MmapMut};
+use nix::time::{ClockId, clock_gettime};
 
 use super::RecordError;
 use super::parse::Parser;
@@ -12,11 +15,14 @@ use super::perf::{Events, Followed, Source, Wanted};
 use super::raw::{Raw, RawKind};
 use super::sink::Sink;
 
-/// Faults and calls of one measurement. All their records fit into a ring of the smallest size.
+/// Faults and calls of one measurement.
 const REPEATS: usize = 256;
 
 /// The fastest of so many measurements counts.
 const ROUNDS: usize = 9;
+
+/// How often the records are read meanwhile: before a ring of the smallest size is full.
+const READ_EVERY: Duration = Duration::from_micros(200);
 
 const PAGE: usize = 4096;
 
@@ -56,40 +62,87 @@ pub(super) fn measure(
     events: &mut Events,
     wanted: &[Wanted],
 ) -> Result<(Costs, impl Drop + use<>), RecordError> {
-    let fastest = |work: fn() -> Duration| (0..ROUNDS).map(|_| work()).min().unwrap_or_default();
-    let plain = (fastest(faults), fastest(calls));
+    let plain = Times::fastest();
     events.follow(wanted, Followed::Thread(0), true)?;
-    events.sinks.iter().for_each(|sink| sink.enable(|_| true));
-    let recorded = (fastest(faults), fastest(calls));
-    events.sinks.iter().for_each(|sink| sink.disable(|_| true));
+    let recorded = while_drained(&mut events.sinks, Times::fastest);
     let held: Vec<_> = events.sinks.iter_mut().flat_map(Sink::take_events).collect();
     events.sources.clear();
+    Ok((recorded.above(&plain), held))
+}
+
+/// Does the work, recorded, while another thread reads the records as in a recording. None is left.
+fn while_drained<T>(sinks: &mut [Sink], work: impl FnOnce() -> T) -> T {
     let ignore = Parser::new(HashMap::new(), None);
-    events.sinks.iter_mut().for_each(|sink| sink.drain(&ignore, |_| ()));
-    let each = |recorded: Duration, plain: Duration| {
-        recorded.saturating_sub(plain).as_nanos() as f64 / REPEATS as f64
-    };
-    let costs = Costs { fault_ns: each(recorded.0, plain.0), call_ns: each(recorded.1, plain.1) };
-    Ok((costs, held))
+    sinks.iter().for_each(|sink| sink.enable(|_| true));
+    let ended = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                let last = ended.load(Ordering::Acquire);
+                if last {
+                    sinks.iter().for_each(|sink| sink.disable(|_| true));
+                }
+                sinks.iter_mut().for_each(|sink| sink.drain(&ignore, |_| ()));
+                if last {
+                    return;
+                }
+                thread::sleep(READ_EVERY);
+            }
+        });
+        let result = work();
+        ended.store(true, Ordering::Release);
+        result
+    });
+    result
+}
+
+/// The fastest times of so many faults and calls.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    faults: Duration,
+    calls: Duration,
+}
+
+impl Times {
+    fn fastest() -> Times {
+        let of = |work: fn() -> Duration| (0..ROUNDS).map(|_| work()).min().unwrap_or_default();
+        Times { faults: of(faults), calls: of(calls) }
+    }
+
+    /// What each of these costs more than each of others.
+    fn above(&self, others: &Times) -> Costs {
+        let each = |these: Duration, others: Duration| {
+            these.saturating_sub(others).as_nanos() as f64 / REPEATS as f64
+        };
+        Costs { fault_ns: each(self.faults, others.faults), call_ns: each(self.calls, others.calls) }
+    }
 }
 
 /// The time of faults of single pages.
 fn faults() -> Duration {
     let Ok(mut memory) = MmapMut::map_anon(REPEATS * PAGE) else { return Duration::ZERO };
     let _ = memory.advise(Advice::NoHugePage);
-    let since = Instant::now();
-    memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-    since.elapsed()
+    on_cpu(|| memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1))
 }
 
-/// The time of calls that change nothing.
+/// The time of calls that change a mapping: each has a record of that beside those of the call.
 fn calls() -> Duration {
-    let Ok(memory) = MmapMut::map_anon(PAGE) else { return Duration::ZERO };
-    let since = Instant::now();
-    for _ in 0..REPEATS {
-        let _ = memory.advise(Advice::Normal);
-    }
-    since.elapsed()
+    let Ok(mut memory) = MmapMut::map_anon(PAGE) else { return Duration::ZERO };
+    on_cpu(|| {
+        for _ in 0..REPEATS / 2 {
+            let changed = memory.make_read_only().and_then(Mmap::make_mut);
+            let Ok(changed) = changed else { return };
+            memory = changed;
+        }
+    })
+}
+
+/// The time that the work takes this thread on CPUs: other programs may run meanwhile.
+fn on_cpu(work: impl FnOnce()) -> Duration {
+    let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    let since = now();
+    work();
+    now().saturating_sub(since)
 }
 
 /// Counts the cost of a recording, and stops recording faults while it is beyond the bound.

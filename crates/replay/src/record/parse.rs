@@ -30,7 +30,6 @@ pub(super) struct Fields {
     pub(super) dropped_inode: Field,
     pub(super) task_flags: Field,
     pub(super) locked_mm: Field,
-    pub(super) locked_write: Field,
     pub(super) unlocked_mm: Field,
 }
 
@@ -132,9 +131,7 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Op
             inode: fields.dropped_inode.read(data)?,
         },
         Source::NewTask => RawKind::NewTask { flags: fields.task_flags.read(data)? },
-        Source::Locked => {
-            RawKind::Locked { mm: fields.locked_mm.read(data)?, write: fields.locked_write.read(data)? != 0 }
-        }
+        Source::Locked => RawKind::Locked { mm: fields.locked_mm.read(data)? },
         Source::Unlocked => RawKind::Unlocked { mm: fields.unlocked_mm.read(data)? },
         Source::Records | Source::Minor | Source::Major | Source::Time | Source::Faults => return None,
     })

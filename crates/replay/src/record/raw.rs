@@ -36,8 +36,8 @@ pub(super) enum RawKind {
     MapPages { device: u64, inode: u64, first: u64, last: u64 },
     /// A page has left a file.
     Dropped { device: u64, inode: u64 },
-    /// The thread has taken an address space's lock, or downgraded it to one for reading.
-    Locked { mm: u64, write: bool },
+    /// The thread has taken an address space's lock for reading, or downgraded it to that.
+    Locked { mm: u64 },
     /// It is about to release a lock for writing.
     Unlocked { mm: u64 },
     /// What DAMON saw the process access.

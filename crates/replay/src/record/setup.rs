@@ -15,7 +15,7 @@ use super::perf::{self, Config, Events, Followed, Source, Wanted};
 use super::signals::Inherited;
 use super::tracefs::{Tracefs, Tracepoint};
 use super::tracer::{self, Tracer};
-use super::{RecordError, abi, calls_by_ptrace};
+use super::{RecordError, abi, calls_by_ptrace, filters};
 use crate::host::machine;
 use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
@@ -87,21 +87,6 @@ fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> 
     Ok(Setup { tier: Tier::User, gated, tracer, events, parser, fault_around: false, governor: None })
 }
 
-/// Filters of the tracepoints at a call's entry and exit. They see only the number, so they match a number of
-/// any architecture; the parser drops other calls.
-fn call_filters() -> (String, String) {
-    let mut numbers: Vec<u64> = abi::native_numbers().chain(abi::i386_numbers()).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let any = |numbers: &[u64]| {
-        let equal = numbers.iter().map(|number| format!("id == {number}"));
-        equal.chain([format!("id >= {}", abi::X32)]).collect::<Vec<_>>().join(" || ")
-    };
-    let leave = any(&numbers);
-    numbers.retain(|number| *number != abi::OLD_MMAP);
-    (any(&numbers), leave)
-}
-
 /// A filter for files that no path leads to: each `memfd` and each shared anonymous mapping is one of the same device.
 fn nameless_files() -> Option<String> {
     let file = rustix::fs::memfd_create("quire", MemfdFlags::CLOEXEC).ok()?;
@@ -126,7 +111,7 @@ pub(super) fn tracepoints(
     let dropped = dropped.zip(nameless_files());
     let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
-    let (entries, exits) = call_filters();
+    let (entries, exits) = filters::of_calls();
     let old_mmap = format!("id == {}", abi::OLD_MMAP);
     let mut add = |source, tracepoint: &Tracepoint, filter: Option<&str>, what| {
         let filter = filter.map(|filter| CString::new(filter).expect("filters have no zero bytes"));
@@ -166,7 +151,6 @@ pub(super) fn tracepoints(
         dropped_inode: dropped_field("i_ino")?.unwrap_or_default(),
         task_flags: new_task.field("clone_flags")?,
         locked_mm: locks.as_ref().map(LockTracepoints::taken_mm).transpose()?.unwrap_or_default(),
-        locked_write: locks.as_ref().map(LockTracepoints::taken_write).transpose()?.unwrap_or_default(),
         unlocked_mm: locks.as_ref().map(LockTracepoints::released_mm).transpose()?.unwrap_or_default(),
     };
     Ok((fields, map_pages.is_some()))
@@ -229,3 +213,6 @@ pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Re
         events: 0,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,7 @@
-//! First touches of memory by address and time, as the faults of a recording show them.
+//! Accesses of memory by address and time, where a recording has them; and otherwise first touches, as its faults show
+//! them.
+
+mod accesses;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,13 +15,24 @@ const ROWS: usize = 64;
 /// Bytes of a row at least.
 const ROW: u64 = 2 << 20;
 
-/// The process with the most touches.
+/// Where a map comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Source {
+    /// What DAMON saw.
+    Damon,
+    /// Faults for pages that were missing.
+    FirstTouches,
+}
+
+/// The process with the most accesses or touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heat {
+    pub(crate) source: Source,
     pub(crate) pid: u32,
     /// The last program that it ran.
     pub(crate) program: Option<PathId>,
-    /// By address. What lies between two rows was never touched.
+    /// By address. What lies between two rows was never accessed.
     pub(crate) rows: Vec<Row>,
 }
 
@@ -27,7 +41,7 @@ pub(crate) struct Heat {
 pub(crate) struct Row {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Pages that were touched in each step of the recorded time.
+    /// Pages that were touched in each step of the recorded time; of accesses those from one look to the next, in the mean.
     pub(crate) pages: Vec<u64>,
 }
 
@@ -43,11 +57,16 @@ impl Heat {
         let mut all: HashMap<u32, (u64, Touches)> = HashMap::new();
         let mut programs: HashMap<u32, PathId> = HashMap::new();
         let span = u128::from(last_ns - first_ns) + 1;
+        let mut has_accesses = false;
         for event in TraceReader::open(path)? {
             let event = event?;
             let addr = match event.kind {
                 EventKind::Exec { name } => {
                     programs.insert(event.pid, name);
+                    continue;
+                }
+                EventKind::Accesses(_) => {
+                    has_accesses = true;
                     continue;
                 }
                 _ if event.kind.is_unresolved() => continue,
@@ -61,8 +80,14 @@ impl Heat {
             *count += 1;
             touches.entry(addr / ROW).or_insert([0; STEPS as usize])[step] += 1;
         }
+        let found = if has_accesses { accesses::rows(path, (first_ns, last_ns))? } else { None };
+        if let Some((pid, rows)) = found.filter(|(_, rows)| !rows.is_empty()) {
+            let program = programs.get(&pid).copied();
+            return Ok(Some(Self { source: Source::Damon, pid, program, rows }));
+        }
         let most = all.into_iter().max_by_key(|(pid, (count, _))| (*count, std::cmp::Reverse(*pid)));
         Ok(most.map(|(pid, (_, touches))| Self {
+            source: Source::FirstTouches,
             pid,
             program: programs.get(&pid).copied(),
             rows: rows(&touches),
@@ -70,13 +95,22 @@ impl Heat {
     }
 }
 
-/// Joins neighbours, so that few rows are left.
+/// The rows of one process.
 fn rows(touches: &Touches) -> Vec<Row> {
-    let all: Vec<_> = touches.iter().collect();
-    let join = |several: &[(&u64, &[u64; STEPS as usize])]| {
-        let sum = |step: usize| several.iter().map(|(_, pages)| pages[step]).sum();
-        let (first, last) = (several[0].0, several[several.len() - 1].0);
-        Row { start: first * ROW, end: (last + 1) * ROW, pages: (0..STEPS as usize).map(sum).collect() }
+    let row = |(block, pages): (&u64, &[u64; STEPS as usize])| Row {
+        start: block * ROW,
+        end: (block + 1) * ROW,
+        pages: pages.to_vec(),
+    };
+    joined(&touches.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Joins neighbours, so that few rows are left.
+fn joined(all: &[Row]) -> Vec<Row> {
+    let join = |several: &[Row]| {
+        let sum = |step: usize| several.iter().map(|row| row.pages[step]).sum();
+        let (first, last) = (&several[0], &several[several.len() - 1]);
+        Row { start: first.start, end: last.end, pages: (0..STEPS as usize).map(sum).collect() }
     };
     all.chunks(all.len().div_ceil(ROWS).max(1)).map(join).collect()
 }

@@ -17,7 +17,7 @@
 //! gaps       how long threads work between two faults              recycled  frames that were freed a moment ago
 //! report     as JSON lines                                    text     as tables
 //! trial      many sets of sizes, for `advise` and `verify`      parts, timeline, each   faults and memory by mapping, over time, by process
-//! heat       first touches by address and time               code    the pages of its code that a program uses
+//! heat       accesses or first touches by address and time   code    the pages of its code that a program uses
 //! shmem      shared memory under other folio sizes, by a model of Linux's faults
 //! ```
 

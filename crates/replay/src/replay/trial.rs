@@ -245,7 +245,7 @@ impl Trial {
         background::beside(&self.path, &self.survey, (&mut world, plan), &Stopwatch::new(), &mut progress)
     }
 
-    /// First touches by address and time.
+    /// Accesses by address and time, or first touches.
     ///
     /// # Errors
     /// A trace that has changed meanwhile.

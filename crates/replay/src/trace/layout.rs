@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::{Call, Event, EventKind, FileId, ForkKind, Syscall};
 
+mod accessed;
 mod fit;
 
 pub(super) use fit::reach;

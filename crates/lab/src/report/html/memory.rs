@@ -7,9 +7,21 @@ use serde::Deserialize;
 use super::page::{MIB, mebibytes};
 use super::plot::{self, Mark};
 
-/// First touches by address and time.
+/// Where a map comes from.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Source {
+    Damon,
+    /// Lines of before accesses were recorded do not say it.
+    #[default]
+    FirstTouches,
+}
+
+/// Accesses or first touches by address and time.
 #[derive(Deserialize)]
 pub(super) struct Heat {
+    #[serde(default)]
+    source: Source,
     pid: u32,
     program: Option<String>,
     rows: Vec<Row>,
@@ -46,6 +58,7 @@ fn named(program: Option<&str>, pid: u32) -> String {
     format!("{} ({pid})", program.unwrap_or("?"))
 }
 
+const PAGE: u64 = 4096;
 /// Steps of the recorded time.
 const STEPS: f64 = 48.0;
 const MARKS: [(Mark, &str); 3] = [(Mark::Circle, "one"), (Mark::Triangle, "two"), (Mark::Cross, "three")];
@@ -93,26 +106,40 @@ fn most(steps: &[u64]) -> String {
     mebibytes(steps.iter().copied().max().unwrap_or(0))
 }
 
-/// Where and when memory is first touched.
+/// Where and when memory is accessed, or first touched.
 pub(super) fn touches(heat: &Heat, wall_ns: u64) -> Result<Markup> {
     let row = |row: &Row| {
         (format!("{:x}", row.start >> 20), row.pages.iter().map(|pages| *pages as f64).collect::<Vec<_>>())
     };
     let rows: Vec<_> = heat.rows.iter().map(row).collect();
-    let pages: u64 = heat.rows.iter().flat_map(|row| &row.pages).sum();
     let range = match (heat.rows.first(), heat.rows.last()) {
         (Some(first), Some(last)) => format!("from {:#x} to {:#x}", first.start, last.end),
         _ => "nowhere".to_owned(),
     };
     let name = named(heat.program.as_deref(), heat.pid);
-    let told = format!("{name} touches {pages} pages for the first time, {range}.");
+    let in_step = |step| heat.rows.iter().filter_map(|row| row.pages.get(step)).sum::<u64>();
+    let steps = || (0..STEPS as usize).map(in_step);
+    let (title, legend, told, note) = match heat.source {
+        Source::Damon => (
+            "Accesses by address and time",
+            "pages accessed from one look to the next, by DAMON",
+            format!("{name} accesses {} at the most, {range}.", mebibytes(steps().max().unwrap_or(0) * PAGE)),
+            "The darker, the more pages from one look to the next. DAMON looks at one page of each region, so which \
+             pages of a region they are is unknown. Addresses that no look found accessed are left out.",
+        ),
+        Source::FirstTouches => (
+            "First touches by address and time",
+            "pages touched for the first time, by the recorded faults",
+            format!("{name} touches {} pages for the first time, {range}.", steps().sum::<u64>()),
+            "The darker, the more pages in one step. A recording without accesses shows the faults of first touches, \
+             not the accesses that follow. Addresses that were never touched are left out.",
+        ),
+    };
     Ok(html! {
         div.card {
-            h2 { "First touches by address and time" }
-            p.soft {
-                (told) " The darker, the more pages in one step. A recording shows the faults of first touches, not the \
-                 accesses that follow. Addresses that were never touched are left out."
-            }
+            h2 { (title) }
+            div.soft { span.key.one { (legend) } }
+            p.soft { (told) " " (note) }
             (plot::heat(&rows, wall_ns as f64 / 1e9, ["seconds", "address, MiB in hex, gaps left out"], &told)?)
         }
     })

@@ -5,7 +5,7 @@
 //! plot      the plots, as SVG whose colours the page chooses
 //! compare   what `quire compare --json` and `quire bench --json` wrote
 //! verify    what `quire verify --format json` wrote        advise    the same of `quire advise`
-//! memory    of its cards those of processes and of first touches        policies  other policies than sizes of folios
+//! memory    of its cards those of processes, accesses, first touches   policies  other policies than sizes of folios
 //! mappings  its tables of mappings, and of a plan for some of them alone
 //! side_by_side several runs of one program
 //! ```

@@ -5,8 +5,7 @@
 //! Without proof the place may be anywhere from entry to exit. If another thread's event is in between, the
 //! call is marked as unordered.
 
-use super::locks::Section;
-use super::{Assembler, PendingCall};
+use super::{Assembler, PendingCall, Section};
 use crate::record::queue::{Draft, DraftKind, Key};
 use crate::trace::{Call, EventKind, Syscall};
 
@@ -17,15 +16,19 @@ impl PendingCall {
     }
 
     /// A moment at which it took effect.
-    fn proof(&self, exit: Key) -> Option<Key> {
-        let section = self.section.as_ref().map(|section| section.end.unwrap_or(exit));
-        section.or(self.shown)
+    fn proof(&self) -> Option<Key> {
+        self.section.as_ref().map(|section| section.end).or(self.shown)
     }
 }
 
 /// Whether the events of the task that it makes, or of the program that it starts, give its place.
 fn told_by_task(call: Call) -> bool {
     call.makes_task() || call.is_exec()
+}
+
+/// Whether it may downgrade its lock, to free pages beside faults. Such a call takes no lock for reading before that.
+fn downgrades(call: Call) -> bool {
+    matches!(call, Call::Munmap | Call::Brk | Call::Mremap)
 }
 
 /// Whether it discards pages, under one lock for its whole range.
@@ -105,9 +108,6 @@ impl Assembler {
     /// Records that the thread has left this call.
     pub(super) fn end_call(&mut self, call: &PendingCall, pid: u32, tid: u32) {
         self.queue.release(call.key);
-        if let Some(section) = &call.section {
-            self.locks.left(section, tid);
-        }
         let memory = self.memory(pid);
         if let Some(inside) = self.inside.get_mut(&memory) {
             inside.remove(&tid);
@@ -123,7 +123,7 @@ impl Assembler {
         if told_by_task(call) {
             return (exit, false);
         }
-        if let Some(proof) = pending.proof(exit) {
+        if let Some(proof) = pending.proof() {
             return (proof, self.queue.has_passed(proof));
         }
         let fault = |draft: &Draft| {
@@ -152,58 +152,30 @@ impl Assembler {
     /// The moment at which the thread's call copies the memory, if a lock record shows it.
     pub(super) fn copied_at(&self, tid: u32) -> Option<Key> {
         let call = self.threads.get(&tid)?.call.as_ref().filter(|call| call.call.makes_task())?;
-        call.section.as_ref()?.end
-    }
-
-    /// Takes a record that a thread took the lock of an address space for writing.
-    pub(super) fn locked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
-        self.end_section_before(key, mm, tid);
-        if let Some(call) = &mut self.thread(pid, tid).call
-            && call.section.as_ref().is_none_or(|section| section.mm == mm)
-        {
-            // The last section counts: in an earlier one a stack may have grown for an argument.
-            call.section = Some(Section { mm, end: None });
-            self.locks.taken(mm, tid);
-        }
+        Some(call.section.as_ref()?.end)
     }
 
     /// Takes a record that a thread has the lock for reading: it downgraded it, or looks at mappings whose
     /// pages it discards.
     pub(super) fn shares_lock(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
-        let downgraded = self.locks.holder(mm) == Some(tid);
-        if downgraded {
-            self.locks.released(mm);
-        }
         let Some(call) = &mut self.thread(pid, tid).call else { return };
-        match &mut call.section {
-            Some(section) if downgraded && section.mm == mm => section.end = Some(key),
-            None if discards(call.call, &call.args) => call.shown = Some(key),
-            _ => {}
+        if call.section.is_some() {
+            // It populates what it has mapped.
+        } else if downgrades(call.call) {
+            call.section = Some(Section { mm, end: key });
+        } else if discards(call.call, &call.args) {
+            call.shown = Some(key);
         }
     }
 
     /// Takes a record that a thread is about to release the lock.
     pub(super) fn unlocked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
-        self.end_section_before(key, mm, tid);
-        self.locks.released(mm);
-        if let Some(call) = &mut self.thread(pid, tid).call {
-            // Without a section, the record of taking the lock is lost.
-            let section = call.section.get_or_insert(Section { mm, end: None });
-            if section.mm == mm {
-                section.end = Some(key);
-            }
-        }
-    }
-
-    /// Ends the section of the previous holder, whose release was not recorded, when another thread takes the
-    /// lock.
-    fn end_section_before(&mut self, (time, sequence, rank): Key, mm: u64, tid: u32) {
-        let Some(holder) = self.locks.holder(mm).filter(|holder| *holder != tid) else { return };
-        self.locks.released(mm);
-        if let Some(call) = self.threads.get_mut(&holder).and_then(|thread| thread.call.as_mut())
-            && let Some(section) = call.section.as_mut().filter(|section| section.mm == mm)
-        {
-            section.end = Some((time, sequence, rank - 1));
+        let Some(call) = &mut self.thread(pid, tid).call else { return };
+        // The last section counts: in an earlier one a stack may have grown for an argument. A fork releases the
+        // child's lock first, still under its own.
+        let section = call.section.get_or_insert(Section { mm, end: key });
+        if section.mm == mm {
+            section.end = key;
         }
     }
 }

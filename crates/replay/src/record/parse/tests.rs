@@ -43,15 +43,13 @@ fn a_resolved_fault_by_its_event_number() {
 
 #[test]
 fn a_lock_by_its_address_space() {
-    let field = |offset, size| Field { offset, size };
-    let (locked_mm, locked_write) = (field(8, 8), field(16, 1));
-    let fields = Fields { locked_mm, locked_write, ..Fields::default() };
+    let fields = Fields { locked_mm: Field { offset: 8, size: 8 }, ..Fields::default() };
     let parser = Parser::new(HashMap::from([(3, Source::Locked)]), Some(fields));
     let mut body = [3u64, 8 << 32 | 7, 900].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     body.extend(24u32.to_le_bytes());
     body.extend([0, 0xffff_8880_0000_1000u64, 0x0100].iter().flat_map(|word| word.to_le_bytes()));
     let raw = parser.record(&record(PERF_RECORD_SAMPLE, 0, &body)).expect("a sample");
-    assert!(matches!(raw.kind, RawKind::Locked { mm: 0xffff_8880_0000_1000, write: false }), "{raw:?}");
+    assert!(matches!(raw.kind, RawKind::Locked { mm: 0xffff_8880_0000_1000 }), "{raw:?}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn while_drained<T>(sinks: &mut [Sink], work: impl FnOnce() -> T) -> T {
     let ignore = Parser::new(HashMap::new(), None);
     sinks.iter().for_each(|sink| sink.enable(|_| true));
     let ended = AtomicBool::new(false);
-    let result = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             loop {
                 let last = ended.load(Ordering::Acquire);
@@ -92,8 +92,7 @@ fn while_drained<T>(sinks: &mut [Sink], work: impl FnOnce() -> T) -> T {
         let result = work();
         ended.store(true, Ordering::Release);
         result
-    });
-    result
+    })
 }
 
 /// The fastest times of so many faults and calls.

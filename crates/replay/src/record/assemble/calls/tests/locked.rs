@@ -192,7 +192,7 @@ fn a_lock_for_reading_is_a_place_where_it_is_a_downgrade() {
     let (reads, releases) = (RawKind::Locked { mm: MM }, RawKind::Unlocked { mm: MM });
     let args = [0x10 * PAGE, PAGE, DONTNEED];
     for call in [Call::Munmap, Call::Brk, Call::Mremap, Call::Madvise] {
-        assert_eq!(places(call, args, &[reads.clone()]), (0, false), "{call:?}");
+        assert_eq!(places(call, args, std::slice::from_ref(&reads)), (0, false), "{call:?}");
         assert_eq!(places(call, args, &[]), (-1, true), "{call:?}");
     }
     for call in [Call::Mmap, Call::Mprotect, Call::Mlock, Call::Brk] {
@@ -200,6 +200,6 @@ fn a_lock_for_reading_is_a_place_where_it_is_a_downgrade() {
     }
     for call in [Call::Mmap, Call::Mprotect, Call::Mlock] {
         assert_eq!(places(call, args, &[reads.clone(), releases.clone()]), (1, false), "{call:?}");
-        assert_eq!(places(call, args, &[reads.clone()]), (-1, true), "{call:?}");
+        assert_eq!(places(call, args, std::slice::from_ref(&reads)), (-1, true), "{call:?}");
     }
 }

@@ -14,14 +14,14 @@ const MIB: u64 = 1 << 20;
 const AT: u64 = 0x10_0000_0000;
 const FILE: u64 = AT + 96 * MIB;
 
-/// What one interval saw: `[start, length, looks of 20]`.
+/// What one interval saw that has passed: `[start, length, looks of 20]`.
 fn saw(trace: &mut SmallTrace, pid: u32, regions: &[[u64; 3]]) {
     let region =
         |[start, len, accessed]: &[u64; 3]| Region { start: *start, len: *len, accessed: *accessed as u32 };
     let regions = regions.iter().map(region).collect();
     let (sample_ns, samples, cost_ns) = (5_000_000, 20, Some(1_000_000));
-    trace.event(pid, EventKind::Accesses(Accesses { sample_ns, samples, cost_ns, regions }));
     trace.computes(100_000_000);
+    trace.event(pid, EventKind::Accesses(Accesses { sample_ns, samples, cost_ns, regions }));
 }
 
 /// A program whose upper half is hot. In most intervals the first half of that has 20 looks, the other 18; the rest is a region
@@ -107,7 +107,7 @@ fn the_map_over_time_shows_accesses_where_the_recording_has_them() {
     for part in [
         "Accesses by address and time",
         "pages accessed from one look to the next, by DAMON",
-        "small (10) accesses 58.0 MiB at the most, from 0x1000000000 to 0x1006200000.",
+        "small (10) accesses 58.1 MiB at the most, from 0x1000000000 to 0x1006200000.",
     ] {
         assert!(shown.contains(part), "no `{part}` in {shown}");
     }

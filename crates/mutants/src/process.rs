@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use crate::build::Program;
 
 /// Private memory that a process may have. The memory of a hosted machine counts whether it is touched or not, and
-/// that of the largest but one has 6 GiB.
+/// the second largest has 6 GiB.
 const DATA_BYTES: u64 = 16 << 30;
 /// A test that waits in vain uses no processor; it is ended after waiting this long.
 const WAITS: Duration = Duration::from_secs(10);

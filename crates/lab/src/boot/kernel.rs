@@ -46,9 +46,14 @@ pub(super) fn find(given: Option<&Path>, checks: bool) -> Result<PathBuf, BootEr
 fn readable(path: &Path) -> Result<(), BootError> {
     let opened = File::open(path).and_then(|mut file| {
         let mut magic = [0; 4];
-        match file.metadata()?.is_file() && file.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF" {
+        let read = if file.metadata()?.is_file() { file.read_exact(&mut magic) } else { Ok(()) };
+        // A file that is too short is as wrong as one of something else.
+        read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) })?;
+        match magic == *b"\x7fELF" {
             true => Ok(()),
-            false => Err(io::Error::other("it is no ELF file; leave out `--kernel` to build one")),
+            false => {
+                Err(io::Error::other("it is no ELF file; give `--kernel` or QUIRE_KERNEL that of a kernel"))
+            }
         }
     });
     opened.map_err(|source| BootError::BadKernel { path: quoted(path).to_string(), source })

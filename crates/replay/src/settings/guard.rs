@@ -66,8 +66,8 @@ impl Settings {
         OpenOptions::new().write(true).open(first).map(drop).map_err(|error| needs_root(&error))
     }
 
-    /// The same as [`Settings::acquire`] for a recording, which notes no setting before it changes one. It reads its signals itself, and ends by
-    /// them: no thread puts back on a signal. Never waits for another process.
+    /// The same as [`Settings::acquire`] for a recording, which notes no setting before it changes one. It reads its
+    /// signals itself, and ends by them: no thread puts back on a signal. Never waits for another process.
     ///
     /// # Errors
     /// Also where another process changes settings.

@@ -12,7 +12,7 @@ use super::plot::{self, Mark};
 #[serde(rename_all = "snake_case")]
 enum Source {
     Damon,
-    /// Lines of before accesses were recorded do not say it.
+    /// Also of older lines, which lack this field.
     #[default]
     FirstTouches,
 }

@@ -2,8 +2,6 @@
 //! program stores names the program. Memory that is new to a program must be zero, and later have its own words
 //! only.
 
-use std::time::Instant;
-
 use fastrand::Rng;
 use hosted::raw::{RawMachine, RawPages};
 use hosted::{Hosted, HostedConfig};
@@ -19,7 +17,7 @@ use quire::vm::{
     Advice, AnswerMode, Backing, Collapser, File, MapRequest, OrderPolicy, Remap, Sharing, Splitter,
     UserfaultChanges, UserfaultModes,
 };
-use testkit::{order, ranges_of, seed, stress_time};
+use testkit::{Stress, order, ranges_of, seed};
 
 use super::support::{BASE, MIB, PAGE, at, config, promise, unverified};
 use crate::hugetlb::world::{HUGE, private};
@@ -299,7 +297,7 @@ fn run_program(machine: &Hosted, manager: &Manager<'_>, name: u64, seed: u64, go
 }
 
 /// Runs programs side by side, two for each CPU in turn.
-fn programs(cpus: usize, seed: u64, verify: bool, goes_on: impl Fn(u64) -> bool + Sync) {
+fn programs<G: Fn(u64) -> bool>(cpus: usize, seed: u64, verify: bool, begin: impl Fn() -> G + Sync) {
     println!("QUIRE_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     let folios = quire::vm::FolioPolicy::FRAMES
@@ -313,7 +311,7 @@ fn programs(cpus: usize, seed: u64, verify: bool, goes_on: impl Fn(u64) -> bool 
         .run_on(CpuId(0), || hosted::raw::memory_manager(&machine, &ranges_of(&machine), &config).unwrap());
     machine.spawn_cpus(cpus, |cpu| {
         for turn in 0..2 {
-            run_program(&machine, &manager, 1 + 2 * u64::from(cpu.0) + turn, seed, &goes_on);
+            run_program(&machine, &manager, 1 + 2 * u64::from(cpu.0) + turn, seed, begin());
         }
         manager.pages().lists().drain_local();
     });
@@ -329,14 +327,15 @@ fn programs(cpus: usize, seed: u64, verify: bool, goes_on: impl Fn(u64) -> bool 
 #[test]
 fn one_program_after_the_other() {
     for seed in seed(1)..seed(1) + 4 {
-        programs(1, seed, seed % 2 == 0, |round| round < 120);
+        programs(1, seed, seed % 2 == 0, || |round| round < 120);
     }
 }
 
 #[test]
 fn programs_on_three_cpus() {
-    let end = Instant::now() + stress_time();
-    let half = Instant::now() + stress_time() / 2;
     let first = seed(fastrand::u64(..1 << 40));
-    programs(3, first, false, |round| Instant::now() < half || round < 20 && Instant::now() < end);
+    programs(3, first, false, || {
+        let stress = Stress::begin();
+        move |round| stress.goes_on(|| round >= 20)
+    });
 }

@@ -369,10 +369,7 @@ fn what_is_missing_is_told_in_one_line() {
     let (code, said) = boot(&["--kernel", "/no/such/kernel"], stand_in.0.path());
     assert!(code == Some(125) && said.contains("cannot read the kernel /no/such/kernel"), "{said}");
     let (code, said) = boot(&["--kernel", "/etc/passwd"], stand_in.0.path());
-    assert!(
-        code == Some(125) && said.contains("/etc/passwd: it is no ELF file; give `--kernel`"),
-        "{said}"
-    );
+    assert!(code == Some(125) && said.contains("/etc/passwd: it is no ELF file; give `--kernel`"), "{said}");
     let (code, said) = boot(&["--icount", "--cpus", "2"], stand_in.0.path());
     assert!(code == Some(2) && said.contains("--icount"), "{said}");
 }

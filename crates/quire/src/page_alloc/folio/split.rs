@@ -25,8 +25,6 @@ pub(in crate::page_alloc) enum Only {
     Own,
     /// Leaves map it, or part of it.
     Mapped,
-    /// The same, and what no leaf maps is zero.
-    MappedElseZero,
     /// It waits for its deferred split.
     Waiting,
     /// Nothing: it is a part of a folio that the caller splits, and counts as mapped once more. If some of
@@ -76,17 +74,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As for [`Self::split_folio`].
     pub unsafe fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.split_only(frame, to, Only::Mapped)
-    }
-
-    /// [`Self::split_mapped`] of a folio of order 9 whose unmapped frames are zero, and are freed as such.
-    ///
-    /// # Errors
-    /// As [`Self::split_mapped`].
-    ///
-    /// # Safety
-    /// As for [`Self::split_folio`].
-    pub(crate) unsafe fn split_mapped_else_zero(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        self.split_only(frame, to, Only::MappedElseZero)
     }
 
     fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
@@ -185,11 +172,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         for (start, count) in freed.runs() {
             self.frames().note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }
-        if only == Only::MappedElseZero && self.store().remembers_zeroes() {
-            self.store().store_put_zeroed(number, block, freed);
-        } else {
-            self.store().store_put(number, block, freed);
-        }
+        self.store().store_put(number, block, freed);
         if let Some(slot) = slot {
             self.store().give_slot(slot);
         }
@@ -201,10 +184,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn is_still(&self, block: &Block, only: Only) -> bool {
         match only {
             Only::Own | Only::Part { .. } => true,
-            Only::Mapped | Only::MappedElseZero if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
+            Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
                 !block.small_maps(self.platform()).nonzero().is_empty()
             }
-            Only::Mapped | Only::MappedElseZero => block.folio_maps.load(Ordering::Relaxed) != 0,
+            Only::Mapped => block.folio_maps.load(Ordering::Relaxed) != 0,
             Only::Waiting => block.folio().has(DescriptorFlags::DEFERRED),
         }
     }
@@ -288,7 +271,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let frames = block.folio_frames(index);
         let mapped =
             || block.small_maps(self.platform()).nonzero().intersection(FrameMask::run(index, frames));
-        if matches!(only, Only::Mapped | Only::MappedElseZero) && mapped().is_empty() {
+        if only == Only::Mapped && mapped().is_empty() {
             return Err(SplitError::NotAFolio);
         }
         if frames > to.frames() as usize {

@@ -1,6 +1,6 @@
 //! Gives up holds, by which the page cache and pools own frames besides the leaves that map them.
 
-use crate::addr::{Frame, FrameRange, Order};
+use crate::addr::FrameRange;
 use crate::memmap::BlockState;
 use crate::page_alloc::mapcount::MapCounts;
 use crate::page_alloc::mapcount::counter::Counter;
@@ -23,25 +23,17 @@ impl<P: FramePlatform> MapCounts<'_, P> {
     /// As for [`Self::release`].
     pub(crate) unsafe fn release_runs(&self, runs: impl Iterator<Item = FrameRange>) -> u64 {
         let mut counter = self.counter();
-        runs.flat_map(FrameRange::by_block).map(|piece| counter.release(piece, Contents::Unknown)).sum()
-    }
-
-    /// As [`Self::release`], for the hold on a folio of order 9 that is zero if no leaf maps it any more.
-    ///
-    /// # Safety
-    /// As for [`Self::release`].
-    pub(crate) unsafe fn release_zeroed(&self, frame: Frame) -> u64 {
-        self.counter().release(FrameRange::folio(frame, Order::FRAME), Contents::Zeroed)
+        runs.flat_map(FrameRange::by_block).map(|piece| counter.release(piece)).sum()
     }
 
     pub(in crate::page_alloc) fn release_held(&self, frames: FrameRange) -> u64 {
         let mut counter = self.counter();
-        frames.by_block().map(|piece| counter.release(piece, Contents::Unknown)).sum()
+        frames.by_block().map(|piece| counter.release(piece)).sum()
     }
 }
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
-    fn release(&mut self, piece: FrameRange, contents: Contents) -> u64 {
+    fn release(&mut self, piece: FrameRange) -> u64 {
         let block = self.enter(piece.start.block());
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         debug_assert!(block.held.contains_run(start, count));
@@ -50,6 +42,6 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
             let unmapped = block.small_maps(self.counts.platform()).unmapped(start, count);
             return self.add_freed(block, unmapped);
         }
-        self.free_folio_if_unmapped(piece.start.block(), block, contents)
+        self.free_folio_if_unmapped(piece.start.block(), block, Contents::Unknown)
     }
 }

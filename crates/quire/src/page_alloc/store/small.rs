@@ -122,19 +122,6 @@ impl<P: FramePlatform> Store<'_, P> {
         self.count_put_now(self.store_frames(number, block, frames));
     }
 
-    /// As [`Self::store_put`] for frames that are zero.
-    #[cold]
-    pub(in crate::page_alloc) fn store_put_zeroed(
-        &self,
-        number: BlockNumber,
-        block: &Block,
-        frames: FrameMask,
-    ) {
-        let order = mark_frames_free(block, frames);
-        zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(frames));
-        self.count_put_now(self.finish_put(number, block, frames.count() as u16, order));
-    }
-
     /// As [`Self::store_put`] for one folio.
     pub(in crate::page_alloc) fn store_put_one(
         &self,
@@ -153,7 +140,9 @@ impl<P: FramePlatform> Store<'_, P> {
         block: &Block,
         frames: FrameMask,
     ) -> (usize, u16) {
-        let order = mark_frames_free(block, frames);
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let order = FrameMask::ALL.without(block.used.load()).largest_group();
         self.finish_put(number, block, frames.count() as u16, order)
     }
 
@@ -327,14 +316,6 @@ fn mark_bits_free(block: &Block, index: usize, order: Order) -> u8 {
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
     // There is no list for larger groups, and no need.
     if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
-}
-
-/// Marks frames free; returns one more than the largest free order. Under the block's lock.
-#[inline(always)]
-fn mark_frames_free(block: &Block, frames: FrameMask) -> u8 {
-    block.used.store(block.used.load().without(frames));
-    block.heads.store(block.heads.load().without(frames));
-    FrameMask::ALL.without(block.used.load()).largest_group()
 }
 
 /// Counts frames just marked free; returns whether all of the block is free now. Under the block's lock.

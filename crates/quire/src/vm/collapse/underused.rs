@@ -15,7 +15,7 @@
 
 use super::next_space::next_space;
 use super::splitter::Splitter;
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Frame, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, DEFERRED_SPLITS, FRAME_SIZE, TABLE_ENTRIES};
 use crate::memmap::FrameMask;
@@ -191,14 +191,10 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
         tables.split_at_by(extent.start.add(FRAME_SIZE), gfp).ok()?;
         let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
-        // Held, the folio is not freed with its last leaf, which does not know that all of it is zero.
-        self.pages().frames().hold(FrameRange::folio(frame, Order::FRAME));
         let mut gather = MmuGather::new(self.pages(), &body.context);
         // SAFETY: invariant 1: the zero frame is held as long as the machine runs.
         let dropped = unsafe { tables.drop_zeroes(extent.start, zeroes, zero, &mut gather) };
         body.add_rss(self.pages(), gather.finish(), Counted::File);
-        // SAFETY: invariant 1: the hold above, which ends here.
-        unsafe { self.pages().counts().release_zeroed(frame) };
         if dropped == BLOCK_FRAMES as u64 {
             // No leaf maps the folio any more: it is free, and may have another owner.
             return Some(dropped);
@@ -207,7 +203,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         // may have been zero: if the folio was split since, that part may have another owner. If there is no
         // memory for this split, the folio waits for a later one.
         // SAFETY: invariant 1: only leaves owned the folio, so no code names a frame of it that no leaf maps.
-        let freed = unsafe { self.pages().split_mapped_else_zero(frame, Order::FRAME) }.unwrap_or(0);
+        let freed = unsafe { self.pages().split_mapped(frame, Order::FRAME) }.unwrap_or(0);
         drop(space);
         Some(freed)
     }

@@ -197,24 +197,3 @@ fn a_search_in_vain_goes_round_twice() {
         });
     });
 }
-
-/// The pages that a split gives up were read, and are zero: they need not be cleared for their next owner.
-#[test]
-fn zeroes_that_are_given_up_are_known_to_be_zero() {
-    for filled in [0, 1, 100] {
-        small(|machine, manager| {
-            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
-            let pages = manager.pages();
-            run(manager, |mm| {
-                mm.mmap(&anonymous(BASE, HUGE)).unwrap();
-                store(machine, mm, BASE, 0).unwrap();
-                fill(machine, mm, BASE, 0..filled);
-                let known = || pages.zone_info().map(|zone| zone.zeroed).sum::<u64>();
-                let before = known();
-                assert_eq!(split(manager, 0).freed, 512 - filled);
-                assert_eq!(known() - before, 512 - filled);
-                pages.verify_zeroes().unwrap();
-            });
-        });
-    }
-}

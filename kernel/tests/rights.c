@@ -409,7 +409,6 @@ static void moves(void)
     CHECK(exits_with(child, 0) && rmdir("from/here") == 0 && rmdir("from") == 0 && rmdir("to") == 0);
 }
 
-
 static pid_t pausing(void)
 {
     pid_t child = fork();

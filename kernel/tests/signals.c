@@ -678,15 +678,15 @@ static void hang_up(int signal)
    job says by its status whether it was hung up; `stops` says whether it was stopped, `leader_ends` which one ends. */
 static int job_after_end(int stops, int leader_ends)
 {
-    int ends[2], joined[2], status;
+    int ends[2], joined[2], over[2], status;
     char answer = 0;
-    CHECK(pipe(ends) == 0 && pipe(joined) == 0);
+    CHECK(pipe(ends) == 0 && pipe(joined) == 0 && pipe(over) == 0);
     pid_t leader = forked();
     if (leader == 0) {
         CHECK(setsid() > 0);
         pid_t parent = leader_ends ? getpid() : forked();
         if (parent == 0 || leader_ends) {
-            pid_t above = getpid(), job = forked();
+            pid_t job = forked();
             if (job == 0) {
                 struct sigaction action = { .sa_handler = hang_up };
                 CHECK(sigaction(SIGHUP, &action, NULL) == 0 && setpgid(0, 0) == 0);
@@ -694,8 +694,9 @@ static int job_after_end(int stops, int leader_ends)
                     raise(SIGSTOP);
                 else
                     CHECK(write(joined[1], "j", 1) == 1);
-                while (getppid() == above)
-                    sleep_for(10 * MILLISECOND);
+                /* The parent is waited for by then, so that a signal because of its end was sent before. */
+                while (read(over[0], &answer, 1) != 1)
+                    ;
                 answer = hung_up ? 'h' : 'n';
                 CHECK(write(ends[1], &answer, 1) == 1);
                 _exit(0);
@@ -711,8 +712,9 @@ static int job_after_end(int stops, int leader_ends)
         _exit(0);
     }
     close(ends[1]);
-    CHECK(exits_with(leader, 0) && read(ends[0], &answer, 1) == 1);
+    CHECK(exits_with(leader, 0) && write(over[1], "e", 1) == 1 && read(ends[0], &answer, 1) == 1);
     CHECK(close(ends[0]) == 0 && close(joined[0]) == 0 && close(joined[1]) == 0);
+    CHECK(close(over[0]) == 0 && close(over[1]) == 0);
     return answer;
 }
 

@@ -54,7 +54,11 @@ impl Call<'_> {
         if exit_signal > 64 || (stack == 0) != (stack_size == 0) {
             return Err(Errno::EINVAL);
         }
-        if flags & abi::CLONE_INTO_CGROUP != 0 && !has_group {
+        if flags & abi::CLONE_INTO_CGROUP != 0 && (!has_group || group > i32::MAX as u64) {
+            return Err(Errno::EINVAL);
+        }
+        // Such a task ends with the signal of another one.
+        if flags & u64::from(abi::CLONE_THREAD | abi::CLONE_PARENT) != 0 && exit_signal != 0 {
             return Err(Errno::EINVAL);
         }
         let exit_signal = exit_signal as u32;

@@ -114,7 +114,11 @@ pub fn clone(task: &Task, request: &CloneRequest) -> Result<u64, Errno> {
     }
     // A child that shares descriptors finds its own there.
     run::launch(new, || {
-        group.map_or(Ok(()), |group| group.join(&child))?;
+        match group {
+            Some(group) if request.has(abi::CLONE_VM) => group.join_without_memory(&child)?,
+            Some(group) => group.join(&child)?,
+            None => {}
+        }
         if let Some(reserved) = reserved {
             reserved.fill(process_file::open(child.clone(), false), true);
         }

@@ -210,6 +210,22 @@ impl ControlGroup {
     /// [`Errno::ENODEV`] for a group that was removed; [`Errno::EBUSY`] where it gives the controller and is not the root.
     pub fn join(self: &Arc<Self>, process: &Process) -> Result<(), Errno> {
         let _one_at_a_time = CHANGES.lock();
+        let huge = self.take_in(process)?;
+        count_where(process, huge);
+        Ok(())
+    }
+
+    /// As [`Self::join`], for a process that shares its memory with another one: that memory counts where it did.
+    ///
+    /// # Errors
+    /// As for [`Self::join`].
+    pub fn join_without_memory(self: &Arc<Self>, process: &Process) -> Result<(), Errno> {
+        let _one_at_a_time = CHANGES.lock();
+        self.take_in(process).map(drop)
+    }
+
+    /// Makes a process part of it; returns where its memory counts then. Under the lock of changes.
+    fn take_in(self: &Arc<Self>, process: &Process) -> Result<HugeGroup, Errno> {
         let own = |child: Arc<Self>| Arc::ptr_eq(&child, self);
         let is_there = |parent: Arc<Self>| parent.child(&self.name).is_some_and(own);
         if self.parent.is_some() && !self.parent().is_some_and(is_there) {
@@ -221,7 +237,6 @@ impl ControlGroup {
         let old = core::mem::replace(&mut *process.control_group.lock(), self.clone());
         drop(old);
         let huge = *self.huge.lock();
-        count_where(process, huge);
-        Ok(())
+        Ok(huge)
     }
 }

@@ -134,7 +134,7 @@ fn float_code(task: &Task, vector: u64) -> i32 {
 ///
 /// # Errors
 /// [`Errno::EINTR`]: the maker of a process has a signal to take, and there is no new process. A signal to its group may
-/// have missed that one. Those of `before` for a process, which is not made then either.
+/// have missed that one. One of `before`: the process is then taken back.
 pub fn launch(task: Arc<Task>, before: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let maker = sched::current_ref();
     let is_thread = Arc::ptr_eq(&maker.process, &task.process);

@@ -284,8 +284,13 @@ static void errors(void)
 /* `clone3` with this word for the group. Returns -1, or the child's status after it has shown its own group. */
 static int clone_into(unsigned long flags, long group, size_t words)
 {
-    uint64_t arguments[11] = { INTO_CGROUP | flags, [4] = SIGCHLD, [10] = group };
-    long child = syscall(SYS_clone3, arguments, words * 8);
+    uint64_t arguments[11] = { INTO_CGROUP | flags, [4] = flags & CLONE_THREAD ? 0 : SIGCHLD, [10] = group };
+    long child;
+    /* Not by a procedure: a child of CLONE_VFORK would overwrite where it returns to. */
+    __asm__ volatile("syscall" : "=a"(child) : "0"(SYS_clone3), "D"(arguments), "S"(words * 8)
+                     : "rcx", "r11", "memory");
+    if (child < 0 && child > -4096)
+        child = (errno = -child, -1);
     if (child == 0)
         _exit(strcmp(show("/proc/self/cgroup"), "0::/quire\n") != 0);
     int status;
@@ -312,8 +317,17 @@ static void cloned(void)
     FAILS(EBADF, clone_into(0, other, 11));
     FAILS(EBADF, clone_into(0, 999, 11));
     FAILS(EINVAL, clone_into(0, group, 10));
+    FAILS(EINVAL, clone_into(0, 1L << 31, 11));
+    FAILS(EINVAL, clone_into(CLONE_PARENT, group, 11));
     FAILS(EOPNOTSUPP, clone_into(CLONE_THREAD | CLONE_SIGHAND | CLONE_VM, group, 11));
     CHECK(in_child(clone_as_user, &group) == 0);
+    /* A child that shares its parent's memory takes it into no other group. */
+    answers(POOL, "1", 0);
+    answers(path("quire", "hugetlb.2MB.rsvd.max"), "0", 0);
+    CHECK(clone_into(CLONE_VM | CLONE_VFORK, group, 11) == 0);
+    char *page = mmap(NULL, HUGE, RW, ANON | MAP_HUGETLB, -1, 0);
+    CHECK(page != MAP_FAILED && munmap(page, HUGE) == 0);
+    answers(POOL, "0", 0);
     answers(path("quire", "cgroup.subtree_control"), "+hugetlb", 0);
     FAILS(EBUSY, clone_into(0, group, 11));
     answers(path("quire", "cgroup.subtree_control"), "-hugetlb", 0);

@@ -36,7 +36,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             _ if frames == 0 => return Err(AllocError::BadOrder),
             Some(order) if frames <= SMALL => {
                 let (folio, contents) = match gfp.contents {
-                    Contents::Zeroed => self.alloc_maybe_zeroed(gfp, order)?,
+                    // No clear is saved: the caller is not told.
+                    Contents::Zeroed => self.requests().alloc_uncounted(gfp, order)?,
                     Contents::Unknown => (self.alloc(gfp, order)?, Contents::Unknown),
                 };
                 (folio.into_run(), contents)

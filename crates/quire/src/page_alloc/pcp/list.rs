@@ -184,12 +184,13 @@ impl FrameList {
         self.push_within(self.mask(), frame, state)
     }
 
-    /// As [`Self::push`], for folios that all have a free entry in the loaded array; drops the others.
+    /// As [`Self::push`], for folios that all have a free entry in the loaded array.
     #[inline(always)]
     pub(crate) fn push_all<'s>(&self, folios: impl Iterator<Item = (Frame, &'s AtomicU8)>) {
         let (mut cursor, bits) = (self.cursor.load(Ordering::Relaxed), self.mask());
         for (frame, state) in folios {
             if cursor.addr() & bits == 0 {
+                debug_assert!(false, "a folio more than there are free entries would be lost");
                 break;
             }
             // SAFETY: G1, G3: the list and its loaded array are the caller's; the cursor is not at the end.

@@ -7,6 +7,7 @@ use quire::clear::Extent;
 use quire::error::AllocError;
 use quire::page_alloc::{Gfp, Urgency};
 use quire::platform::TouchHint;
+use quire::stats::Stat;
 use quire::vm::FolioPolicy;
 
 use super::alloc::write_to;
@@ -21,10 +22,12 @@ fn use_up(machine: &Hosted, manager: &Manager<'_>, frames: FrameRange) {
 
 const EXACT: [Case; 4] = [
     ("exactly so many, for zeroes", 0, |machine, manager| {
+        let known = manager.stat(Stat::PgzeroKnown);
         for frames in [1, 3, 5, 100, 129] {
             let run = manager.pages().alloc_exact(Gfp::USER.for_zeroes(), frames).unwrap();
             use_up(machine, manager, run.into_raw());
         }
+        assert_eq!(manager.stat(Stat::PgzeroKnown), known, "its caller clears");
     }),
     ("exactly so many, for anything", 159, |machine, manager| {
         for frames in [1, 3, 5, 100, 129] {

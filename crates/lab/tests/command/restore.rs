@@ -156,6 +156,29 @@ fn the_next_start_of_any_command_restores_what_a_killed_run_changed() {
     assert!(changed > KILLS / 2, "only {changed} of {KILLS} kills came while settings were changed");
 }
 
+/// The one that puts back is killed as well, at a random moment: what it had not put back yet, the next one does.
+#[test]
+fn a_restore_that_is_killed_too_is_finished_by_the_next_one() {
+    let mut random = fastrand::Rng::with_seed(21);
+    let (copy, original) = (Copy::new(), original());
+    let mut unfinished = 0;
+    for round in 0..KILLS {
+        let mut run = copy.run_that_changes(false);
+        run.kill().expect("it is ours");
+        run.wait().expect("it is ours");
+        let mut first = copy.quire(&["restore"]).stdout(Stdio::null()).spawn().expect("quire runs");
+        std::thread::sleep(Duration::from_micros(random.u64(0..8_000)));
+        first.kill().expect("it is ours");
+        first.wait().expect("it is ours");
+        unfinished += usize::from(copy.has_journal());
+        let output = copy.output(&["restore"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(copy.values(), original, "round {round}");
+        assert!(!copy.has_journal());
+    }
+    assert!(unfinished > 0, "each of the {KILLS} killed restores had already finished");
+}
+
 #[test]
 fn an_interrupted_run_restores_what_it_changed() {
     let copy = Copy::new();

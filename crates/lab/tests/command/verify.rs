@@ -80,6 +80,12 @@ fn a_program_is_measured_beside_its_prediction() {
             let ns = number("/fault_ns/measured/median");
             assert!(ns > 1e5 && ns < number("/run_ns/median") * 10.0, "{row}");
         }
+        let length = |pointer: &str| row.pointer(pointer).and_then(Value::as_array).map(Vec::len);
+        assert_eq!(length("/samples").unwrap_or(0) as u64, compared["sampled_runs"].as_u64().unwrap());
+        for each in ["/each_recording/faults", "/each_recording/fault_ns"] {
+            assert_eq!(length(each).map(|length| length as u64), compared["recordings"].as_u64(), "{each}");
+        }
+        assert!(number("/parts/anon-4K/faults") > 0.0 && number("/parts/anon-4K/each_ns") > 50.0, "{row}");
     }
     // The shell, and what it starts. The folios of the heap are those of `tail`.
     for row in rows {
@@ -97,6 +103,9 @@ fn a_program_is_measured_beside_its_prediction() {
     }
     let unsampled_ns = compared["unsampled_ns"].as_f64().expect("a number");
     assert!((0.0..1e4).contains(&unsampled_ns), "{unsampled_ns}");
+    // Without a control group it is not known.
+    let sampling_percent = compared["sampling_percent"].as_f64().unwrap_or(0.0);
+    assert!((0.0..100.0).contains(&sampling_percent), "{sampling_percent}");
     // The program is recorded once before it is run, and once in each turn of sampled runs.
     assert_eq!(compared["recordings"].as_u64(), compared["sampled_runs"].as_u64().map(|runs| runs + 1));
     let advice = &compared["advice"];

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use quire::vm::FaultKind;
 
-use crate::calibrate::{self, FaultSpread, KernelPrices};
+use crate::calibrate::{self, FaultSpread, Found, KernelPrices};
 use crate::replay::{Figures, order_name};
 use crate::trace::Header;
 
@@ -60,11 +60,28 @@ impl Prices {
     /// # Errors
     /// A file that was asked for and cannot be used; no memory to measure in.
     pub(crate) fn of(frames: &Figures, header: &Header, file: Option<&Path>) -> anyhow::Result<Self> {
+        Self::with(calibrate::kernel_prices(file)?, frames, header)
+    }
+
+    /// The same of a program that runs right behind another one: of its memory the host of a virtual machine has taken none.
+    ///
+    /// # Errors
+    /// As [`Prices::of`].
+    pub(crate) fn behind_another(
+        frames: &Figures,
+        header: &Header,
+        file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let found = calibrate::kernel_prices(file)?;
+        Self::with(found.map(|(path, measured)| (path, measured.of_memory_in_use())), frames, header)
+    }
+
+    fn with(found: Result<Found, String>, frames: &Figures, header: &Header) -> anyhow::Result<Self> {
         let recorded = |kind: usize| recorded(frames, kind);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
         let further_ns = calibrate::clearing_ns_per_frame()?;
-        Ok(match calibrate::kernel_prices(file)? {
+        Ok(match found {
             Ok((path, measured)) => {
                 let here = measured.are_of(&header.kernel, &header.cpu);
                 let recorder =
@@ -169,6 +186,18 @@ impl Prices {
     /// Whether this machine was measured.
     pub(crate) const fn are_measured(&self) -> bool {
         matches!(self.source, Source::Measured { .. })
+    }
+
+    /// Faults by kind and by order: how many, and nanoseconds of one, with their names.
+    pub(crate) fn parts(&self, kinds: &[u64; KINDS], folios: &[u64; ORDERS]) -> BTreeMap<String, (u64, f64)> {
+        let anon = FaultKind::Anon as usize;
+        let of_kinds = (0..KINDS).filter(|&kind| kind != anon);
+        let of_kinds =
+            of_kinds.map(|kind| (FaultKind::NAMES[kind].to_owned(), (kinds[kind], self.kinds[kind])));
+        let of_folios = folios.iter().zip(self.folios).zip(0u8..);
+        let of_folios =
+            of_folios.map(|((count, ns), order)| (format!("anon-{}", order_name(order)), (*count, ns)));
+        of_kinds.chain(of_folios).filter(|(_, (count, _))| *count > 0).collect()
     }
 
     /// Nanoseconds of faults, by kind and by order.
@@ -284,6 +313,38 @@ mod tests {
         assert_eq!((after.without_recorder(700), before.without_recorder(700)), (600.0, 700.0));
         let elsewhere = prices(r#"{"anon":100.0}"#, "another");
         assert_eq!(elsewhere.kinds[FaultKind::Cow as usize], before.kinds[FaultKind::Cow as usize]);
+    }
+
+    /// The host has taken the blocks that a program finds which is started alone.
+    #[test]
+    fn a_program_behind_another_one_does_not_wait_for_the_host() {
+        let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let trial = Trial::open(&trace, None).unwrap();
+        let frames = trial.replay(&[FolioSet::FRAMES]).unwrap().0.remove(0);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let faults = [(4, 500.0), (1024, 1e5), (2048, 2.7e6)].into();
+        let prices = KernelPrices::of_this_machine(faults, BTreeMap::new(), None);
+        let prices = prices.with_blocks_in_use(Some(2e5));
+        std::fs::write(file.path(), prices.bytes().unwrap()).unwrap();
+        let alone = Prices::of(&frames, trial.header(), Some(file.path())).unwrap();
+        let behind = Prices::behind_another(&frames, trial.header(), Some(file.path())).unwrap();
+        assert!((alone.folios[9] - behind.folios[9] - 2.5e6).abs() < 1.0, "{alone:?} {behind:?}");
+        assert_eq!((alone.folios[0], alone.folios[8]), (behind.folios[0], behind.folios[8]), "smaller ones");
+    }
+
+    #[test]
+    fn the_parts_of_the_time_make_it_up() {
+        let measured =
+            KernelPrices::of_this_machine([(4, 500.0), (64, 9500.0)].into(), BTreeMap::new(), None);
+        let prices = Prices::measured([900.0; KINDS], &measured, 100.0, None, PathBuf::new());
+        let (mut kinds, mut folios) = ([0; KINDS], [0; ORDERS]);
+        (kinds[FaultKind::Anon as usize], kinds[FaultKind::Cow as usize]) = (5, 7);
+        (folios[0], folios[4]) = (2, 3);
+        let parts = prices.parts(&kinds, &folios);
+        let all = [("anon-4K", (2, 500.0)), ("anon-64K", (3, 9500.0)), (FaultKind::Cow.name(), (7, 900.0))];
+        assert_eq!(parts, all.map(|(name, part)| (name.to_owned(), part)).into());
+        let sum: f64 = parts.values().map(|(count, ns)| *count as f64 * ns).sum();
+        assert_eq!(sum, prices.sum(&kinds, &folios));
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::settings::Places;
 /// Version of the form below.
 const VERSION: u32 = 1;
 
+/// KiB of a block, which a folio of this size takes whole.
+const BLOCK_KIB: u64 = 2048;
+
 /// The measured prices, as they are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelPrices {
@@ -31,6 +34,10 @@ pub struct KernelPrices {
     /// Nanoseconds of such a fault whose memory was freed a moment ago, by KiB of the folio; files of older commands lack it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub recycled_ns: BTreeMap<u64, f64>,
+    /// Nanoseconds of a fault of 2 MiB whose memory the host of a virtual machine has not taken back, where it takes free memory:
+    /// `fault_ns` has those of memory that it has taken. Files of older commands lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_in_use_ns: Option<f64>,
     /// Nanoseconds that an access takes longer if it misses the TLBs; files of older commands lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk_ns: Option<f64>,
@@ -72,9 +79,17 @@ impl KernelPrices {
         fault_spread: BTreeMap<u64, FaultSpread>,
         walk_ns: Option<f64>,
     ) -> Self {
-        let (kernel, cpu) = (release(), processor());
-        let (recycled_ns, recorder_ns) = (BTreeMap::new(), BTreeMap::new());
-        Self { version: VERSION, kernel, cpu, fault_ns, fault_spread, recycled_ns, walk_ns, recorder_ns }
+        Self {
+            version: VERSION,
+            kernel: release(),
+            cpu: processor(),
+            fault_ns,
+            fault_spread,
+            recycled_ns: BTreeMap::new(),
+            blocks_in_use_ns: None,
+            walk_ns,
+            recorder_ns: BTreeMap::new(),
+        }
     }
 
     /// The same, and faults whose memory was freed a moment ago.
@@ -87,6 +102,23 @@ impl KernelPrices {
     #[must_use]
     pub fn with_recorder(self, recorder_ns: BTreeMap<String, f64>) -> Self {
         Self { recorder_ns, ..self }
+    }
+
+    /// The same, and a fault of 2 MiB whose memory the host has not taken back.
+    #[must_use]
+    pub fn with_blocks_in_use(self, blocks_in_use_ns: Option<f64>) -> Self {
+        Self { blocks_in_use_ns, ..self }
+    }
+
+    /// Those of memory that the host has not taken back.
+    #[must_use]
+    pub fn of_memory_in_use(mut self) -> Self {
+        if let Some(ns) = self.blocks_in_use_ns {
+            self.fault_ns.insert(BLOCK_KIB, ns);
+            // What is known of single ones is of the others.
+            self.fault_spread.remove(&BLOCK_KIB);
+        }
+        self
     }
 
     /// Nanoseconds that a fault of this kind takes longer in a recording. Kinds that were not measured have what one has that
@@ -110,7 +142,8 @@ impl KernelPrices {
         let prices: Self =
             serde_json::from_slice(bytes).context("it is no result of `quire calibrate --kernel`")?;
         ensure!(prices.version == VERSION, "it has version {}, this command reads {VERSION}", prices.version);
-        for (kib, ns) in prices.fault_ns.iter().chain(&prices.recycled_ns) {
+        let in_use = prices.blocks_in_use_ns.as_ref().map(|ns| (&BLOCK_KIB, ns));
+        for (kib, ns) in prices.fault_ns.iter().chain(&prices.recycled_ns).chain(in_use) {
             let power = kib.is_power_of_two() && (4..=2048).contains(kib);
             ensure!(power && ns.is_finite() && *ns > 0.0, "it has no price for folios of {kib} KiB");
         }

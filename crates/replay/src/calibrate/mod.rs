@@ -19,7 +19,7 @@ use anyhow::Result;
 use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
-pub(crate) use faults::{own_time, usual};
+pub(crate) use faults::{REST, bring_in_blocks, host_takes_free_memory, own_time, usual};
 pub use kept::{Chosen, choose, clearing_ns_per_frame, place};
 pub use kernel::{FaultSpread, Found, KernelPrices, kernel_place, kernel_prices};
 pub use measure::{Effort, measure};

@@ -63,18 +63,18 @@ impl Faults {
             Self::Anon => {
                 let mut memory = MmapMut::map_anon(FAULTS * PAGE)?;
                 memory.advise(Advice::NoHugePage)?;
-                each(FAULTS, 0, |at| memory[at * PAGE] = 1)
+                each(FAULTS, &[], |at| memory[at * PAGE] = 1)
             }
             Self::File => {
                 let file = map(file, FAULTS * AROUND)?;
-                each(FAULTS, 0, |at| {
+                each(FAULTS, &[], |at| {
                     std::hint::black_box(file[at * AROUND]);
                 })
             }
             Self::Copy => {
                 let mut file = map(file, FAULTS * PAGE)?;
                 std::hint::black_box(file.iter().step_by(PAGE).map(|&byte| u64::from(byte)).sum::<u64>());
-                each(FAULTS, 0, |at| file[at * PAGE] = 1)
+                each(FAULTS, &[], |at| file[at * PAGE] = 1)
             }
         }
     }

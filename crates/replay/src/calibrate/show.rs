@@ -78,12 +78,17 @@ pub(super) fn prices(prices: &KernelPrices) -> String {
     let walk = prices.walk_ns.map_or_else(String::new, |ns| {
         format!("an access that misses the TLBs takes {} longer\n", duration(ns))
     });
+    let in_use = prices.blocks_in_use_ns.map_or_else(String::new, |ns| {
+        format!("2 MiB that the host of the virtual machine has not taken back: {}\n", duration(ns))
+    });
     let recorder = prices.recorder_ns.iter().map(|(kind, ns)| format!("{} ({kind})", duration(*ns)));
     let recorder = match recorder.collect::<Vec<_>>().join(", ") {
         none if none.is_empty() => none,
         each => format!("a fault takes longer in a recording by {each}\n"),
     };
-    format!("faults of this machine's Linux that bring in folios of zeroes\n{sheet}\n{walk}{recorder}")
+    format!(
+        "faults of this machine's Linux that bring in folios of zeroes\n{sheet}\n{in_use}{walk}{recorder}"
+    )
 }
 
 /// A row for each stretch length, a column for each number of threads; `None` if nothing was measured.

@@ -1,5 +1,7 @@
 //! Compares predictions with measured runs.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,10 +49,12 @@ pub(super) struct Compared {
     pub(super) runs: usize,
     /// Whether each process was stopped at its end to read its peak: a program of little memory.
     pub(super) stopped_at_exit: bool,
-    /// Runs under each size whose time in faults was sampled.
+    /// Runs whose time in faults was sampled: of the size that has the fewest.
     pub(super) sampled_runs: usize,
     /// Nanoseconds that each fault takes longer than samples see, as a process told that only faults.
     pub(super) unsampled_ns: f64,
+    /// By how many percent faults took longer while samples were taken, as the same process told; `None` where it could not.
+    pub(super) sampling_percent: Option<f64>,
     /// Recordings of which a prediction is the median.
     pub(super) recordings: usize,
     /// Whether this machine's prices were measured (`quire calibrate --kernel`), or are assumed.
@@ -77,6 +81,15 @@ pub(super) struct Row {
     /// Nanoseconds in page faults, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fault_ns: Option<Figure>,
+    /// The samples in faults of each run of which the time was sampled, and how well they tell it: the standard deviation of the
+    /// measured time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) samples: Vec<u64>,
+    pub(super) deviation_percent: Option<f64>,
+    /// What the predicted time is made of, of the first recording.
+    pub(super) parts: BTreeMap<String, Part>,
+    /// The predictions from each recording.
+    pub(super) each_recording: EachRecording,
     /// Memory that leaves of 2 MiB map at the program's end, if khugepaged ran and the program is one
     /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,6 +103,21 @@ pub(super) struct Row {
     pub(super) fell_back: u64,
     /// The program's exit codes, each once.
     pub(super) exit_codes: Vec<u8>,
+}
+
+/// Faults of one kind or one folio size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Part {
+    pub(super) faults: u64,
+    /// Nanoseconds of one.
+    pub(super) each_ns: f64,
+}
+
+/// What each recording predicts, in the order of the recordings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct EachRecording {
+    pub(super) faults: Vec<u64>,
+    pub(super) fault_ns: Vec<u64>,
 }
 
 /// What is advised, beside the best that was measured.
@@ -151,41 +179,8 @@ impl Compared {
     /// `measured` in the order of `sets`.
     pub(super) fn new(header: &Header, priced: &Priced, sets: &[FolioSet], measured: &Measured) -> Self {
         let conditions = priced.conditions();
-        let row = |(set, runs): (&FolioSet, &Runs)| {
-            let prediction = priced.of(*set)?;
-            let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
-            exit_codes.sort_unstable();
-            exit_codes.dedup();
-            let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
-            Some(Row {
-                folio: set.name(),
-                replayed_faults: prediction.replayed,
-                faults: Figure::new(prediction.faults, spread(|run| run.faults), FAULTS_PERCENT, 0),
-                peak_rss_bytes: Figure::new(
-                    prediction.peak_rss,
-                    spread(|run| run.peak_rss_bytes),
-                    RSS_PERCENT,
-                    rss_grain(),
-                ),
-                processes: Processes::of(&prediction.processes, &runs.processes),
-                fault_ns: (!runs.fault_ns.is_empty()).then(|| {
-                    let unsampled_ns = prediction.traps as f64 * measured.unsampled_ns;
-                    Figure::of_time(prediction.fault_ns, &runs.fault_ns, unsampled_ns as u64)
-                }),
-                huge_bytes: prediction.huge_bytes.zip(huge_bytes(runs)).map(|(predicted, measured)| {
-                    Figure::new(predicted, Spread::of(measured), FAULTS_PERCENT, HUGE_GRAIN)
-                }),
-                pool_bytes: conditions.pools().map(|_| {
-                    let used = runs.pools.iter().map(|pages| pages.bytes()).collect();
-                    Figure::new(priced.pool_bytes, Spread::of(used), FAULTS_PERCENT, 0)
-                }),
-                kernel_ns: spread(|run| run.kernel_ns),
-                run_ns: spread(|run| run.run_ns),
-                fell_back: runs.fell_back,
-                exit_codes,
-            })
-        };
-        let sizes: Vec<Row> = sets.iter().zip(&measured.sizes).filter_map(row).collect();
+        let rows = sets.iter().zip(&measured.sizes);
+        let sizes: Vec<Row> = rows.filter_map(|(set, runs)| row(priced, *set, runs, measured)).collect();
         Self {
             schema: SCHEMA,
             program: header.program.name.clone(),
@@ -195,8 +190,9 @@ impl Compared {
             recorded_faults: header.totals.kernel_faults,
             runs: measured.sizes.first().map_or(0, |runs| runs.runs.len()),
             stopped_at_exit: measured.peak.is_seen(),
-            sampled_runs: measured.sizes.first().map_or(0, |runs| runs.fault_ns.len()),
-            unsampled_ns: measured.unsampled_ns,
+            sampled_runs: measured.sizes.iter().map(|runs| runs.fault_ns.len()).min().unwrap_or(0),
+            unsampled_ns: measured.sampling.unsampled_ns,
+            sampling_percent: measured.sampling.longer.map(|longer| (longer - 1.0) * 100.0),
             recordings: 1 + measured.recordings.len(),
             prices_measured: priced.measured,
             conditions: conditions.told(),
@@ -206,6 +202,78 @@ impl Compared {
             commit: machine::commit(),
         }
     }
+}
+
+/// What is predicted under a set beside its runs; `None` where nothing was predicted.
+fn row(priced: &Priced, set: FolioSet, runs: &Runs, measured: &Measured) -> Option<Row> {
+    let prediction = priced.of(set)?;
+    let conditions = priced.conditions();
+    let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
+    exit_codes.sort_unstable();
+    exit_codes.dedup();
+    let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
+    // The kernel counts faults of sampled runs as of others.
+    let faults = runs.runs.iter().map(|run| run.faults).chain(runs.sampled_faults.iter().copied());
+    let times = measured.sampling.times(&runs.fault_ns, prediction.traps);
+    let (faults_each, ns_each) = prediction.each_recording.iter().copied().unzip();
+    let part = |(name, (faults, each_ns)): (&String, &(u64, f64))| {
+        (name.clone(), Part { faults: *faults, each_ns: *each_ns })
+    };
+    Some(Row {
+        folio: set.name(),
+        replayed_faults: prediction.replayed,
+        faults: Figure::of_faults(prediction.faults, faults.collect()),
+        peak_rss_bytes: Figure::new(
+            prediction.peak_rss,
+            spread(|run| run.peak_rss_bytes),
+            RSS_PERCENT,
+            rss_grain(),
+        ),
+        processes: Processes::of(&prediction.processes, &runs.processes),
+        fault_ns: (!times.is_empty()).then(|| Figure::of_time(prediction.fault_ns, &times)),
+        samples: runs.fault_ns.iter().map(|ns| ns / SAMPLE_NS).collect(),
+        deviation_percent: deviation_percent(&times),
+        parts: prediction.parts.iter().map(part).collect(),
+        each_recording: EachRecording { faults: faults_each, fault_ns: ns_each },
+        huge_bytes: prediction.huge_bytes.zip(huge_bytes(runs)).map(|(predicted, measured)| {
+            Figure::new(predicted, Spread::of(measured), FAULTS_PERCENT, HUGE_GRAIN)
+        }),
+        pool_bytes: conditions.pools().map(|_| {
+            let used = runs.pools.iter().map(|pages| pages.bytes()).collect();
+            Figure::new(priced.pool_bytes, Spread::of(used), FAULTS_PERCENT, 0)
+        }),
+        kernel_ns: spread(|run| run.kernel_ns),
+        run_ns: spread(|run| run.run_ns),
+        fell_back: runs.fell_back,
+        exit_codes,
+    })
+}
+
+/// Without the quarter at each end.
+fn middle_half(mut values: Vec<u64>) -> Vec<u64> {
+    values.sort_unstable();
+    let beside = values.len() / 4;
+    values[beside..values.len() - beside].to_vec()
+}
+
+/// The standard deviation of the mean of the middle half of such times, in percent of it: that of the times if the quarter at each
+/// end were as far out as the middle half is, over the root of their number and the part of them that counts (Tukey and McLaughlin,
+/// 1963). `None` with too few times.
+pub(super) fn deviation_percent(times: &[u64]) -> Option<f64> {
+    let mut sorted: Vec<f64> = times.iter().map(|ns| *ns as f64).collect();
+    sorted.sort_by(f64::total_cmp);
+    let (count, beside) = (sorted.len(), sorted.len() / 4);
+    let (low, high) = (*sorted.get(beside)?, sorted[count - 1 - beside]);
+    let drawn_in: Vec<f64> = sorted.iter().map(|ns| ns.clamp(low, high)).collect();
+    let mean = drawn_in.iter().sum::<f64>() / count as f64;
+    let squares: f64 = drawn_in.iter().map(|ns| (ns - mean).powi(2)).sum();
+    let middle = usual(sorted);
+    if count < 4 || middle <= 0.0 {
+        return None;
+    }
+    let counts = (count - 2 * beside) as f64 / count as f64;
+    let deviation = (squares / (count - 1) as f64).sqrt() / (counts * (count as f64).sqrt());
+    Some(deviation / middle * 100.0)
 }
 
 /// What leaves of 2 MiB map at the end of each run; `None` if a run has more than one process, or it could not be
@@ -281,14 +349,22 @@ impl Figure {
         Self { predicted, measured, error_percent, verdict }
     }
 
-    /// Of times in faults; `unsampled_ns` is what the samples of each run lack.
-    fn of_time(predicted: u64, sampled: &[u64], unsampled_ns: u64) -> Self {
-        let times: Vec<u64> = sampled.iter().map(|ns| ns + unsampled_ns).collect();
+    /// Of faults. Of many runs the middle half must be as far apart as the prediction is off: one far from all others would
+    /// excuse any prediction.
+    fn of_faults(predicted: u64, faults: Vec<u64>) -> Self {
+        let measured = Spread::of(faults.clone());
+        let spread_percent = Spread::of(middle_half(faults)).spread_percent;
+        let judged = Spread { spread_percent, ..measured };
+        Self { measured, ..Self::new(predicted, judged, FAULTS_PERCENT, 0) }
+    }
+
+    /// Of times in faults, each of one sampled run.
+    fn of_time(predicted: u64, times: &[u64]) -> Self {
         let median = usual(times.iter().map(|ns| *ns as f64).collect()) as u64;
-        let measured = Spread { median, ..Spread::of(times) };
+        let measured = Spread { median, ..Spread::of(times.to_vec()) };
         // However much the runs differ: samples of a busy machine prove nothing.
         let alone = Spread { spread_percent: 0.0, ..measured };
-        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, time_grain(sampled.len())) }
+        Self { measured, ..Self::new(predicted, alone, FAULT_TIME_PERCENT, time_grain(times.len())) }
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Conditions {
     pub(super) shmem: Option<FolioSet>,
     pub(super) pools: PoolPages,
     pub(super) khugepaged: Option<Asked>,
+    /// Whether free memory rests before each run, so that the host of a virtual machine may take it back.
+    pub(super) rests: bool,
 }
 
 /// Pages that are free in the pools of each size when a program starts.

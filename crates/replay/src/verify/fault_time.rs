@@ -1,10 +1,11 @@
 //! How long a program is in page faults, from samples of the kernel: `perf` looks thousands of times a second where it is.
 //!
 //! A sample is in a fault if the trap's entry is in its call chain. Taking one lasts some 13 us in a virtual machine, and
-//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. The clock runs on each
+//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. [`unsampled`](super::unsampled)
+//! tells by how much, and what samples do not see of a fault. The clock runs on each
 //! processor while it runs the program's control group: one that began anew with each process would miss those that are shorter
 //! than its period. One `perf` takes the samples of all runs, since it needs a second to begin and to end; the time of a sample
-//! tells its run. Samples do not see all of a fault; [`unsampled`](super::unsampled) has the rest.
+//! tells its run.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 use super::group::Group;
 use super::run_process::RunProcess;
-use super::unsampled::Faulted;
+use super::unsampled::{Faulted, Groups};
 use crate::record::{Counted, Peak};
 
 /// The program that samples, of Debian's package `linux-perf`.
@@ -90,27 +91,28 @@ impl Sampler {
         Ok(Self { input, output, directory, group, runs: Vec::new() })
     }
 
-    /// Runs the command once, with all that it starts; returns when it began and ended.
+    /// Runs the command once, with all that it starts.
     ///
     /// # Errors
     /// A command that cannot be run.
-    pub(super) fn run(&self, command: &[OsString], shown: bool) -> Result<(Duration, Duration)> {
-        let Counted { began, run_ns, .. } = self.run_process(command, shown)?;
-        Ok((began, began + Duration::from_nanos(run_ns)))
+    pub(super) fn run(&self, command: &[OsString], shown: bool) -> Result<Counted> {
+        self.run_process(command, shown)
     }
 
     /// The samples of this run count, which is later than those before it.
-    pub(super) fn count(&mut self, run: (Duration, Duration)) {
-        self.runs.push(run);
+    pub(super) fn count(&mut self, run: &Counted) {
+        self.runs.push((run.began, run.began + Duration::from_nanos(run.run_ns)));
     }
 
-    /// Runs a process that only faults; each of its rounds is a run.
+    /// Runs a process that only faults; each of its sampled rounds is a run.
     ///
     /// # Errors
     /// A process that cannot be started, or has not done its work.
     pub(super) fn run_faults(&mut self) -> Result<Faulted> {
         let place = self.directory.path().join("faulted");
-        let code = self.run_process(&Faulted::command(&place)?, true)?.exit_code;
+        let files = self.group.as_ref().map(|group| (group.members(), group.outside()));
+        let groups = files.as_ref().map(|(inside, outside)| Groups { inside, outside });
+        let code = self.run_process(&Faulted::command(&place, groups)?, true)?.exit_code;
         ensure!(code == 0, "the process that only faults failed (exit code {code})");
         let faulted = Faulted::read(&place)?;
         self.runs.extend(&faulted.rounds);

@@ -13,6 +13,9 @@ use procfs::process::{MountInfo, Process};
 /// The names of such groups, before the number of the process that made them.
 const NAME: &str = "quire-verify-";
 
+/// The file by which processes join a group.
+const MEMBERS: &str = "cgroup.procs";
+
 /// How long the group's last process may take to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -41,7 +44,12 @@ impl Group {
 
     /// A process that writes its number here joins.
     pub(super) fn members(&self) -> PathBuf {
-        self.directory.join("cgroup.procs")
+        self.directory.join(MEMBERS)
+    }
+
+    /// A process that writes its number here leaves it.
+    pub(super) fn outside(&self) -> PathBuf {
+        self.directory.with_file_name(MEMBERS)
     }
 }
 

@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::conditions::{Conditions, PoolPages, watched};
-use super::fault_time::{SAMPLE_NS, Sampler};
+use super::fault_time::Sampler;
 use super::group::Group;
 use super::run_off::{Limits, RunOff};
 use super::run_process::RunProcess;
+use super::sampled::{Plan, Ran, Sampling, deal};
 use super::streams::Streams;
-use super::unsampled::Faulted;
-use crate::calibrate::usual;
+use crate::calibrate;
 use crate::output::{Progress, quoted, say};
 use crate::record::{self, Counted, Peak, ProcessPeak, Wait};
 use crate::replay::FolioSet;
@@ -24,14 +24,6 @@ use anyhow::{Context, Result, bail};
 /// A program with less memory may have less than the process that starts it, whose memory the kernel counts as the
 /// program's. Its peak is read at the end of each of its processes.
 const SMALL_BYTES: u64 = 32 << 20;
-
-/// A run whose time in faults is sampled says little if it has few samples: as many runs together should have this time in
-/// faults, as far as there are no more of them: the share of 500 samples is known to 5 %.
-const SAMPLED_NS: u64 = 500 * SAMPLE_NS;
-const SAMPLED_RUNS: u32 = 40;
-
-/// At most so many recordings are made between them.
-const RECORDINGS: u32 = 15;
 
 /// A run-off ends after so many turns, and when it has taken so long, and as long as all runs before it.
 const RUN_OFF_TURNS: usize = 160;
@@ -46,8 +38,8 @@ pub(super) struct Measured {
     /// Recordings of the program between the turns of sampled runs. A processor's clock may change by half between two runs: what
     /// a fault costs is then of as many moments as what it is held against.
     pub(super) recordings: Vec<PathBuf>,
-    /// Nanoseconds of each fault that samples do not see.
-    pub(super) unsampled_ns: f64,
+    /// What samples change and miss.
+    pub(super) sampling: Sampling,
     /// Further turns of what is advised and of the other sets.
     pub(super) run_off: Option<RunOff>,
 }
@@ -60,8 +52,9 @@ pub(super) struct Runs {
     pub(super) processes: Vec<Vec<ProcessPeak>>,
     /// Faults in the whole system that found no free folio of these sizes meanwhile.
     pub(super) fell_back: u64,
-    /// Nanoseconds in faults of further runs.
+    /// Nanoseconds in faults of further runs, from samples alone, and the faults that the kernel counted in them.
     pub(super) fault_ns: Vec<u64>,
+    pub(super) sampled_faults: Vec<u64>,
     /// The most pages of the pools that were in use in each run.
     pub(super) pools: Vec<PoolPages>,
 }
@@ -81,19 +74,13 @@ pub(super) struct Measuring<'a> {
     pub(super) before: Before<'a>,
     /// Whether the user sees what it writes.
     pub(super) shown: bool,
-    /// Runs whose time in faults is sampled, under each set.
-    pub(super) sampled: u32,
+    /// Runs whose time in faults is sampled, if there are any.
+    pub(super) sampled: Option<&'a Plan>,
     /// Where recordings are made between the turns of sampled runs, if there; see [`Measured::recordings`].
     pub(super) recorded: Option<&'a Path>,
     /// The most turns of a run-off, however long they take; `None` for what is usual.
     pub(super) run_off: Option<u32>,
     pub(super) conditions: &'a Conditions,
-}
-
-/// How many runs to sample of a program that is so long in faults, if at least `runs`.
-pub(super) fn sampled_runs(runs: u32, fault_ns: u64) -> u32 {
-    let enough = SAMPLED_NS.div_ceil(fault_ns.max(1)).min(SAMPLED_RUNS.into());
-    runs.max(enough as u32)
 }
 
 impl<'a> Measuring<'a> {
@@ -146,9 +133,12 @@ impl<'a> Measuring<'a> {
             }
         }
         progress.finish();
-        let (recordings, unsampled_ns) = self.sample(&settings, sets, &mut measured)?;
+        let (recordings, sampling) = match self.sampled.filter(|plan| plan.turns() > 0) {
+            Some(plan) => self.sample(plan, &settings, (sets, &mut measured), began.elapsed())?,
+            None => (Vec::new(), Sampling::default()),
+        };
         let run_off = self.further(&settings, sets, advised, began.elapsed())?;
-        Ok(Measured { sizes: measured, peak, recordings, unsampled_ns, run_off })
+        Ok(Measured { sizes: measured, peak, recordings, sampling, run_off })
     }
 
     /// Shows how far the runs are, unless the program writes to the same terminal.
@@ -194,44 +184,50 @@ impl<'a> Measuring<'a> {
         Ok(times)
     }
 
-    /// Further runs of which samples tell the time in faults, by turns. Returns the recordings between them, and the
-    /// nanoseconds of each fault that samples do not see.
+    /// Further runs of which samples tell the time in faults, by turns, after runs that took so long. Returns the recordings
+    /// between them, and what samples change and miss.
     fn sample(
         self,
+        plan: &Plan,
         settings: &Settings,
-        sets: &[FolioSet],
-        measured: &mut [Runs],
-    ) -> Result<(Vec<PathBuf>, f64)> {
-        let (mut recordings, mut faulted) = (Vec::new(), Vec::new());
-        if self.sampled == 0 {
-            return Ok((recordings, 0.0));
-        }
+        (sets, measured): (&[FolioSet], &mut [Runs]),
+        so_far: Duration,
+    ) -> Result<(Vec<PathBuf>, Sampling)> {
+        let (mut recordings, mut ran) = (Vec::new(), Vec::new());
         let group = Group::make();
         if group.is_none() {
             say("quire: no control group can be made: faults of other programs count in the time in faults");
         }
         let mut sampler = Sampler::begin(group)?;
-        let apart = self.sampled.div_ceil(RECORDINGS);
-        let mut progress = Progress::new("verify", self.sampled as usize * sets.len());
-        for turn in 0..self.sampled {
-            if let Some(directory) = self.recorded.filter(|_| turn % apart == 0) {
+        let began = Instant::now();
+        let mut progress = Progress::new("verify", plan.sets.iter().map(|set| set.runs as usize).sum());
+        for turn in 0..plan.turns() {
+            if let Some(directory) = self.recorded.filter(|_| plan.records(turn)) {
                 let trace = directory.join(format!("turn-{turn}.qtrace"));
                 self.record(&trace)?;
                 recordings.push(trace);
             }
-            for at in order(turn, sets.len()) {
-                self.tell(&mut progress, "sampled runs", &sets[at].name());
+            for at in plan.order(turn) {
+                self.tell(&mut progress, "sampled runs, at most;", &sets[at].name());
                 let run = while_set(settings, sets[at], || {
                     self.before.each_run()?;
+                    calibrate::bring_in_blocks(plan.sets[at].blocks)?;
                     sampler.run(self.command, self.shown)
                 })?;
-                sampler.count(run);
+                sampler.count(&run);
+                measured[at].sampled_faults.push(run.faults);
+                ran.push(Ran::Set(at));
                 progress.advance();
             }
-            faulted.push(sampler.run_faults()?);
+            if plan.faults(turn) {
+                ran.push(Ran::Faults(sampler.run_faults()?));
+            }
+            if began.elapsed() >= plan.time.max(so_far) {
+                break;
+            }
         }
         progress.finish();
-        Ok((recordings, deal(sampler.end()?, &faulted, measured)))
+        Ok((recordings, deal(sampler.end()?, &ran, measured)))
     }
 
     /// Records the command.
@@ -294,24 +290,10 @@ fn while_set<T>(settings: &Settings, set: FolioSet, run: impl FnMut() -> Result<
 
 /// The order in which a turn runs so many sets, drawn by the number of the turn. A run gets the memory that the run before it has
 /// freed, and may take some percent longer by that: a set that always ran behind the same one would be charged for it.
-fn order(turn: u32, sets: usize) -> Vec<usize> {
+pub(super) fn order(turn: u32, sets: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sets).collect();
     fastrand::Rng::with_seed(turn.into()).shuffle(&mut order);
     order
-}
-
-/// Gives the sampled times to what was run: in each turn a run under each set, then the rounds of the process that only faults.
-/// Returns the nanoseconds of each fault that samples do not see.
-fn deal(sampled: Vec<u64>, faulted: &[Faulted], measured: &mut [Runs]) -> f64 {
-    let mut sampled = sampled.into_iter();
-    let mut unsampled = Vec::new();
-    for (turn, faulted) in (0..).zip(faulted) {
-        for (at, ns) in order(turn, measured.len()).into_iter().zip(sampled.by_ref()) {
-            measured[at].fault_ns.push(ns);
-        }
-        unsampled.push(faulted.unsampled_ns(sampled.by_ref().take(faulted.rounds.len()).sum()));
-    }
-    usual(unsampled).max(0.0)
 }
 
 impl Before<'_> {
@@ -337,29 +319,6 @@ impl Before<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sampled_times_go_to_their_runs() {
-        let mut measured = vec![Runs::default(); 2];
-        // Two turns, and two rounds of the process that only faults in each.
-        let faulted = || {
-            let mut faulted = Faulted::default();
-            faulted.rounds = vec![Default::default(); 2];
-            faulted.took = Duration::from_nanos(65_536 * 100 + 1000);
-            faulted
-        };
-        let mut sampled = Vec::new();
-        for (turn, rounds) in (0..).zip([[600, 400], [500, 500]]) {
-            sampled.extend(order(turn, 2).into_iter().map(|at| [10, 20][at] + u64::from(turn)));
-            sampled.extend(rounds);
-        }
-        let unsampled = deal(sampled, &[faulted(), faulted()], &mut measured);
-        assert_eq!(measured[0].fault_ns, [10, 11]);
-        assert_eq!(measured[1].fault_ns, [20, 21]);
-        assert_eq!(unsampled, 100.0);
-        let more_than_it_took = vec![10, 20, 600_000_000, 400];
-        assert_eq!(deal(more_than_it_took, &[faulted()], &mut measured), 0.0);
-    }
 
     #[test]
     fn a_run_comes_after_the_script_and_the_rest() {

@@ -6,7 +6,8 @@
 //! measure   the runs under each set of sizes
 //! run_process a process of its own for each, so that this one's memory does not count as the program's
 //! fault_time further runs, of which samples tell how long they are in faults
-//! unsampled  what samples do not see of a fault
+//! sampled    how many of them, and whose the samples are
+//! unsampled  what samples do not see of a fault, and what they add to it
 //! group     a control group for them, so that faults of other programs do not count
 //! streams   what the program reads and writes meanwhile
 //! run_off   further turns, until they tell whether another set is faster than what is advised
@@ -27,6 +28,7 @@ mod priced;
 mod processes;
 mod run_off;
 mod run_process;
+mod sampled;
 mod streams;
 mod text;
 mod turns;
@@ -43,6 +45,7 @@ pub use run_process::{RunArgs, run_once};
 pub use unsampled::{FaultsArgs, fault};
 
 use crate::advise;
+use crate::calibrate::REST;
 use crate::files::{self, Shard};
 use crate::output::{self, Format, quoted, say};
 use crate::replay::{FolioSet, ReplayError, Trial, parse_set};
@@ -52,6 +55,7 @@ use compare::{ADVICE_PERCENT, Compared};
 use conditions::{Conditions, PoolPages};
 use measure::{Before, Measuring};
 use priced::Priced;
+use sampled::Plan;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,7 +103,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 5)]
     runs: u32,
     /// Further runs under each size of which `perf` samples the time in faults; 0: none [default: as many as --runs, and
-    /// up to 40 of a program that is in faults for a short time only].
+    /// up to 200 of a program that is in faults for a short time only, which also end when they have taken five minutes and as
+    /// long as all runs before].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     sampled_runs: Option<u32>,
     /// The most further turns of what `quire advise` chooses and of the other sizes; at least 10, or 0: none. A size
@@ -149,7 +154,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let directory = tempfile::tempdir()?;
     let trace = directory.path().join("program.qtrace");
-    let program = args.measuring(&args.command, 0, None, &conditions);
+    let program = args.measuring(&args.command, None, None, &conditions);
     // A program that finds no huge page in the pool may end, or take other memory.
     let pools = conditions.pools().map(|_| Settings::acquire(&places)).transpose()?;
     if let Some(settings) = &pools {
@@ -167,7 +172,7 @@ impl Args {
     fn measuring<'a>(
         &'a self,
         command: &'a [OsString],
-        sampled: u32,
+        sampled: Option<&'a Plan>,
         recorded: Option<&'a Path>,
         conditions: &'a Conditions,
     ) -> Measuring<'a> {
@@ -178,7 +183,7 @@ impl Args {
 
     fn conditions(&self) -> Conditions {
         let (shmem, pools) = (self.shmem, self.pool.unwrap_or_default());
-        Conditions { shmem, pools, khugepaged: self.khugepaged.clone() }
+        Conditions { shmem, pools, khugepaged: self.khugepaged.clone(), rests: self.rest >= REST }
     }
 }
 
@@ -210,22 +215,15 @@ fn verify(args: &Args, trace: &Path, conditions: &Conditions) -> Result<()> {
     };
     // Changed only while the programs run, and by a process without other threads until then.
     let priced = Priced::new(&trial, &replayed, conditions)?;
-    let sampled = match fault_time::missing() {
-        Some(why) if args.sampled_runs != Some(0) => {
-            say(format_args!("quire: the time in faults is not measured: {why}"));
-            0
-        }
-        Some(_) => 0,
-        None => args.sampled_runs.unwrap_or_else(|| measure::sampled_runs(args.runs, priced.least_ns())),
-    };
-    // The program of a file is not recorded again: it may be one of another machine.
-    let recordings = tempfile::tempdir()?;
-    let recorded = (!args.command.is_empty()).then_some(recordings.path());
-    let program = args.measuring(&command, sampled, recorded, conditions);
     let mut runs = sizes;
     if !runs.contains(&priced.advised.0) {
         runs.push(priced.advised.0);
     }
+    let plan = plan(args, &priced, &runs);
+    // The program of a file is not recorded again: it may be one of another machine.
+    let recordings = tempfile::tempdir()?;
+    let recorded = (!args.command.is_empty()).then_some(recordings.path());
+    let program = args.measuring(&command, plan.as_ref(), recorded, conditions);
     let measured = program.measure(&held, &runs, args.runs, (priced.advised.0, ADVICE_PERCENT))?;
     let header = trial.header().clone();
     let priced = priced.with_recordings(&measured.recordings, trial, replayed)?;
@@ -235,6 +233,18 @@ fn verify(args: &Args, trace: &Path, conditions: &Conditions) -> Result<()> {
         Format::Json => output::show(&(serde_json::to_string(&compared)? + "\n"))?,
     }
     Ok(())
+}
+
+/// The sampled runs under these sets; `None` where none are wanted, or cannot be had.
+fn plan(args: &Args, priced: &Priced, sets: &[FolioSet]) -> Option<Plan> {
+    if args.sampled_runs == Some(0) {
+        return None;
+    }
+    if let Some(why) = fault_time::missing() {
+        say(format_args!("quire: the time in faults is not measured: {why}"));
+        return None;
+    }
+    Some(Plan::of(args.sampled_runs, args.runs, sets.iter().map(|set| priced.sampled(*set))))
 }
 
 /// The sizes that were asked for, or all that the kernel has, small to large.

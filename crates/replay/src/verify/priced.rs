@@ -10,9 +10,16 @@ use super::conditions::{Conditions, PoolPages};
 use super::processes::{self, ProcessMemory};
 use super::turns::median;
 use crate::advise::{self, Collapses, Prices, ShmemChange};
-use crate::calibrate::usual;
+use crate::calibrate::{self, usual};
 use crate::replay::{Figures, FolioSet, Process, ReplayError, Trial};
 use crate::settings::Places;
+
+/// Folios of this order take a whole block.
+const BLOCK_ORDER: usize = 9;
+const BLOCK_BYTES: u64 = 2 << 20;
+
+/// The name of faults that Linux took and Quire takes none for.
+const ABSORBED: &str = "absorbed";
 
 /// The predictions, of single pages first.
 #[derive(Clone, Debug)]
@@ -42,6 +49,12 @@ pub(super) struct Prediction {
     pub(super) huge_bytes: Option<u64>,
     /// The peak of each process.
     pub(super) processes: Vec<ProcessMemory>,
+    /// Bytes of whole blocks that folios of 2 MiB take, no more than the peak of all processes together.
+    pub(super) block_bytes: u64,
+    /// The faults by kind and folio size: how many, and nanoseconds of one.
+    pub(super) parts: BTreeMap<String, (u64, f64)>,
+    /// Of which this is the median: faults, and nanoseconds in them, of each recording.
+    pub(super) each_recording: Vec<(u64, u64)>,
 }
 
 impl Priced {
@@ -51,7 +64,12 @@ impl Priced {
     /// Prices of this machine that cannot be read, and replays that fail.
     pub(super) fn new(trial: &Trial, replayed: &[Figures], conditions: &Conditions) -> Result<Self> {
         let small = replayed.first().context("nothing was replayed")?;
-        let prices = Prices::of(small, trial.header(), None)?;
+        // `quire advise` has these alone: it does not know what runs before the program.
+        let of_advise = Prices::of(small, trial.header(), None)?;
+        let prices = match conditions.rests {
+            true => of_advise.clone(),
+            false => Prices::behind_another(small, trial.header(), None)?,
+        };
         let recorded = trial.header().totals.kernel_faults;
         let shared = match conditions.shmem {
             Some(set) => advise::with_shmem(trial, &prices, set)?,
@@ -69,17 +87,35 @@ impl Priced {
             let mut kinds = figures.kinds;
             kinds[FaultKind::FileMinor as usize] +=
                 core::mem::take(&mut kinds[FaultKind::FileMajor as usize]);
-            let ns = prices.under(figures).sum(&kinds, &figures.folios) + absorbed_ns;
+            let under = prices.under(figures);
+            let ns = under.sum(&kinds, &figures.folios) + absorbed_ns;
             let (all, peak_rss) = with_mapped(&figures.processes, figures.peak_rss, shared.as_ref());
             let set = figures.set;
             let processes = processes::predicted(trial.names(), &all);
             let fault_ns = ns.max(0.0) as u64;
-            let mut prediction =
-                Prediction { set, replayed, faults, traps, fault_ns, peak_rss, huge_bytes: None, processes };
+            let mut parts = under.parts(&kinds, &figures.folios);
+            if small.absorbed > 0 {
+                parts.insert(ABSORBED.to_owned(), (small.absorbed, each));
+            }
+            let block_bytes = (figures.folios[BLOCK_ORDER] * BLOCK_BYTES).min(figures.peak.total);
+            let mut prediction = Prediction {
+                set,
+                replayed,
+                faults,
+                traps,
+                fault_ns,
+                peak_rss,
+                huge_bytes: None,
+                processes,
+                block_bytes: block_bytes.next_multiple_of(BLOCK_BYTES),
+                parts,
+                each_recording: Vec::new(),
+            };
             shared.iter().for_each(|change| prediction.share(change));
+            prediction.each_recording = vec![(prediction.faults, prediction.fault_ns)];
             prediction
         };
-        let advised = advise::advised(replayed, &prices, trial);
+        let advised = advise::advised(replayed, &of_advise, trial);
         let mut sizes: Vec<Prediction> = replayed.iter().map(predicted).collect();
         if let Some(asked) = &conditions.khugepaged {
             let root = Places::of_this_machine().settings;
@@ -132,9 +168,14 @@ impl Priced {
         self.sizes.iter().find(|prediction| prediction.set == set)
     }
 
-    /// The shortest time in faults under any size.
-    pub(super) fn least_ns(&self) -> u64 {
-        self.sizes.iter().map(|prediction| prediction.fault_ns).min().unwrap_or(0)
+    /// Nanoseconds in faults under a set, and the bytes of blocks that are brought in before each of its sampled runs: where the
+    /// host takes free memory back, runs right behind others would find some blocks taken and some not, as chance has it.
+    pub(super) fn sampled(&self, set: FolioSet) -> (u64, u64) {
+        let brought_in = !self.conditions.rests && calibrate::host_takes_free_memory();
+        let of = |prediction: &Prediction| {
+            (prediction.fault_ns, if brought_in { prediction.block_bytes } else { 0 })
+        };
+        self.of(set).map_or((0, 0), of)
     }
 }
 
@@ -171,6 +212,9 @@ impl Prediction {
             peak_rss: of(|of| of.peak_rss),
             huge_bytes: predicted[0][at].huge_bytes.map(|_| of(|of| of.huge_bytes.unwrap_or(0))),
             processes: processes::usual(predicted.iter().map(|sizes| &sizes[at].processes[..])),
+            block_bytes: of(|of| of.block_bytes),
+            parts: predicted[0][at].parts.clone(),
+            each_recording: predicted.iter().flat_map(|sizes| sizes[at].each_recording.clone()).collect(),
         }
     }
 }
@@ -268,6 +312,30 @@ mod tests {
         let mostly_another = with(&["node.qtrace", "node.qtrace"]);
         assert_eq!(counts(&mostly_another), counts(&other));
         assert_ne!(mostly_another.fault_ns, other.fault_ns, "prices are of all");
+        let each: Vec<u64> = mostly_another.each_recording.iter().map(|(faults, _)| *faults).collect();
+        assert_eq!(each, [first.faults, other.faults, other.faults]);
+        assert!(mostly_another.each_recording.iter().any(|(_, ns)| *ns == mostly_another.fault_ns));
+    }
+
+    #[test]
+    fn a_prediction_tells_its_parts_and_the_blocks_that_it_takes() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gcc.qtrace");
+        let trial = Trial::open(&path, None).unwrap();
+        let sets = [FolioSet::FRAMES, crate::replay::parse_set("2M").unwrap()];
+        let replayed = replay(&trial, &sets).unwrap();
+        let priced = Priced::new(&trial, &replayed, &Conditions::default()).unwrap();
+        let [small, huge] = sets.map(|set| priced.of(set).unwrap());
+        for prediction in [small, huge] {
+            let sum: f64 = prediction.parts.values().map(|(count, ns)| *count as f64 * ns).sum();
+            assert!((sum - prediction.fault_ns as f64).abs() < 2.0, "{prediction:?}");
+            assert_eq!(prediction.each_recording, [(prediction.faults, prediction.fault_ns)]);
+        }
+        let folios = huge.parts["anon-2M"].0;
+        assert!(folios > 0 && !small.parts.contains_key("anon-2M"), "{huge:?}");
+        assert_eq!((small.block_bytes, huge.block_bytes), (0, folios * BLOCK_BYTES));
+        let rested = Conditions { rests: true, ..Conditions::default() };
+        let rested = Priced::new(&trial, &replayed, &rested).unwrap();
+        assert_eq!(rested.sampled(sets[1]).1, 0, "the host may have them");
     }
 
     /// Under other sets 0 bytes would be predicted and measured, always.

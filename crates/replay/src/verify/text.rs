@@ -180,22 +180,22 @@ fn fault_times(text: &mut String, compared: &Compared) {
     if compared.sampled_runs == 0 {
         return;
     }
-    let Compared { sampled_runs, unsampled_ns, .. } = compared;
-    let _ = writeln!(
-        text,
-        "     time in faults, ms, {sampled_runs} further runs: samples, and {unsampled_ns:.0} ns of a fault"
-    );
-    text.push_str("size predicted measured   error  spread\n");
+    let Compared { unsampled_ns, sampling_percent, .. } = compared;
+    let less = sampling_percent.map_or_else(String::new, |percent| format!(", less {percent:.1} %"));
+    let _ = writeln!(text, "     time in faults, ms: samples, and {unsampled_ns:.0} ns of a fault{less}");
+    text.push_str("size predicted measured   error  spread deviation  runs\n");
     for row in &compared.sizes {
         let Some(time) = &row.fault_ns else { continue };
         let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
         let _ = writeln!(
             text,
-            "{}{:>9}{:>8}{:>8}",
+            "{}{:>9}{:>8}{:>8}{:>10}{:>6}",
             named(&row.folio, &ms(time.predicted)),
             ms(time.measured.median),
             format!("{:+.1}%", time.error_percent),
             format!("{:.1}%", time.measured.spread_percent),
+            row.deviation_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}%")),
+            row.samples.len(),
         );
     }
 }

@@ -27,6 +27,19 @@ fn prices_are_kept_and_read_again() {
 }
 
 #[test]
+fn blocks_that_the_host_has_not_taken_have_a_price_of_their_own() {
+    let spread = FaultSpread { median_ns: 1.0, p99_ns: 1.0, longest_ns: 1.0 };
+    let spreads = [(4, spread), (2048, spread)].into();
+    let prices = KernelPrices::of_this_machine([(4, 500.0), (2048, 2.7e6)].into(), spreads, None);
+    assert_eq!(prices.clone().of_memory_in_use(), prices, "they were not told apart");
+    let prices = prices.with_blocks_in_use(Some(2e5));
+    assert_eq!(KernelPrices::parse(&prices.bytes().unwrap()).unwrap(), prices);
+    let in_use = prices.of_memory_in_use();
+    assert_eq!(in_use.fault_ns, [(4, 500.0), (2048, 2e5)].into());
+    assert_eq!(in_use.fault_spread.into_keys().collect::<Vec<_>>(), [4]);
+}
+
+#[test]
 fn one_fault_in_a_hundred_is_longer_than_99_percent() {
     let of = |faults: u32| FaultSpread::of((1..=faults).rev().map(f64::from).collect());
     assert_eq!(of(1), FaultSpread { median_ns: 1.0, p99_ns: 1.0, longest_ns: 1.0 });
@@ -50,6 +63,7 @@ fn what_is_no_price_is_refused() {
         r#"{"4":1.0,"4096":1.0}"#,
         r#"{"4":1.0},"recycled_ns":{"4":0.0}"#,
         r#"{"4":1.0},"walk_ns":-1.0"#,
+        r#"{"4":1.0},"blocks_in_use_ns":0.0"#,
         r#"{"4":1.0},"recorder_ns":{"of no kind":1.0}"#,
         r#"{"4":1.0},"fault_spread":{"4":{"median_ns":2.0,"p99_ns":1.0,"longest_ns":3.0}}"#,
         r#"{"4":1.0},"fault_spread":{"4":{"median_ns":-1.0,"p99_ns":1.0,"longest_ns":3.0}}"#,

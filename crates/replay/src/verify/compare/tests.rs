@@ -25,21 +25,61 @@ fn an_error_is_judged_by_what_is_allowed_and_then_by_the_spread() {
 }
 
 #[test]
-fn a_time_in_faults_has_what_samples_do_not_see() {
+fn a_time_in_faults_is_judged_by_the_middle_half_of_the_runs() {
     let ms = 1_000_000;
-    let sampled = [9 * ms, 11 * ms, 10 * ms, 90 * ms];
-    let figure = Figure::of_time(12 * ms, &sampled, 2 * ms);
+    let times = [11 * ms, 13 * ms, 12 * ms, 92 * ms];
+    let figure = Figure::of_time(12 * ms, &times);
     let Spread { median, least, most, .. } = figure.measured;
     assert_eq!((median, least, most), (25 * ms / 2, 11 * ms, 92 * ms), "the middle half counts");
     assert_eq!((figure.error_percent, figure.verdict), (-4.0, Verdict::Within));
-    assert_eq!(
-        Figure::of_time(15 * ms, &sampled, 2 * ms).verdict,
-        Verdict::Missed,
-        "however much runs differ"
-    );
+    assert_eq!(Figure::of_time(15 * ms, &times).verdict, Verdict::Missed, "however much runs differ");
     let twenty_short = [ms; 20];
-    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short, 0).verdict, Verdict::Missed, "0.2 ms are 20 %");
-    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short[..2], 0).verdict, Verdict::WithinGrain);
+    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short).verdict, Verdict::Missed, "0.2 ms are 20 %");
+    assert_eq!(Figure::of_time(6 * ms / 5, &twenty_short[..2]).verdict, Verdict::WithinGrain);
+}
+
+#[test]
+fn a_run_far_from_all_others_excuses_no_prediction() {
+    let of = |predicted, runs: &[u64]| Figure::of_faults(predicted, runs.to_vec());
+    let figure = of(110, &[100, 100, 100, 100, 100, 101, 102, 155]);
+    assert_eq!(
+        (figure.verdict, figure.measured.most, figure.measured.spread_percent),
+        (Verdict::Missed, 155, 55.0)
+    );
+    assert_eq!(of(110, &[100, 92, 104, 155]).verdict, Verdict::Missed);
+    let two_kinds = [90, 91, 90, 92, 110, 111, 110, 112];
+    assert_eq!(of(90, &two_kinds).verdict, Verdict::WithinSpread, "half of them are there");
+    assert_eq!(of(110, &[97, 100, 112]).verdict, Verdict::WithinSpread, "of three runs all count");
+    assert_eq!(of(0, &[]).verdict, Verdict::Within);
+}
+
+/// By hand: of 1, 3, 5, 7, 9, 11, 13 and 99 the middle half is 5 to 11, and with both ends drawn in they are 5, 5, 5, 7, 9, 11, 11
+/// and 11, the squares of whose distances from 8 sum up to 56.
+#[test]
+fn the_deviation_is_that_of_the_middle_half() {
+    let of = deviation_percent(&[1, 99, 13, 3, 5, 11, 7, 9]).unwrap();
+    let by_hand = (56.0_f64 / 7.0).sqrt() / (0.5 * 8.0_f64.sqrt()) / 8.0 * 100.0;
+    assert!((of - by_hand).abs() < 1e-9, "{of} {by_hand}");
+    assert_eq!(deviation_percent(&[1, 2, 3]), None, "too few");
+    assert_eq!([deviation_percent(&[0; 8]), deviation_percent(&[])], [None, None]);
+    assert_eq!(deviation_percent(&[7; 8]), Some(0.0));
+}
+
+/// Drawn runs with as many samples as chance gives them: the deviation is that of the measured times of many experiments.
+#[test]
+fn the_deviation_tells_how_far_measured_times_are_apart() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut experiment = || {
+        let mut run = || (0..400).filter(|_| random.u32(..100) < 5).count() as u64 * SAMPLE_NS;
+        let times: Vec<u64> = (0..20).map(|_| run()).collect();
+        (usual(times.iter().map(|ns| *ns as f64).collect()), deviation_percent(&times).unwrap())
+    };
+    let experiments: Vec<(f64, f64)> = (0..400).map(|_| experiment()).collect();
+    let mean = |of: &dyn Fn(&(f64, f64)) -> f64| experiments.iter().map(of).sum::<f64>() / 400.0;
+    let middle = mean(&|(time, _)| *time);
+    let apart = mean(&|(time, _)| (time - middle).powi(2)).sqrt() / middle * 100.0;
+    let told = mean(&|(_, deviation)| *deviation);
+    assert!((0.85..1.2).contains(&(told / apart)), "{told} {apart}");
 }
 
 #[test]
@@ -56,6 +96,10 @@ fn the_advice_is_judged_by_the_fastest_set() {
                 peak_rss_bytes: figure,
                 processes: Processes::default(),
                 fault_ns: None,
+                samples: Vec::new(),
+                deviation_percent: None,
+                parts: BTreeMap::new(),
+                each_recording: EachRecording::default(),
                 kernel_ns: Spread::of(vec![1]),
                 run_ns: Spread::of(vec![*run_ns]),
                 fell_back: 0,

@@ -1,4 +1,6 @@
-use super::super::compare::{Advice, Figure, Spread};
+use std::collections::BTreeMap;
+
+use super::super::compare::{Advice, EachRecording, Figure, Spread};
 use super::super::conditions::{Conditions, PoolPages};
 use super::super::run_off::RunOff;
 use super::*;
@@ -20,6 +22,10 @@ fn compared(command: &[&str]) -> Compared {
         peak_rss_bytes: figure(12_345 << 20, 12_346 << 20, Verdict::Missed),
         processes: Processes::default(),
         fault_ns: Some(figure(12_345_678_900, 1_234_567_890, verdict)),
+        samples: vec![1; 1000],
+        deviation_percent: Some(123.45),
+        parts: BTreeMap::new(),
+        each_recording: EachRecording::default(),
         kernel_ns: spread(12_345_000_000),
         run_ns: spread(1_234_567_000_000),
         fell_back: 7,
@@ -37,6 +43,7 @@ fn compared(command: &[&str]) -> Compared {
         stopped_at_exit: true,
         sampled_runs: 7,
         unsampled_ns: 12_345.6,
+        sampling_percent: Some(12.34),
         recordings: 8,
         prices_measured: false,
         sizes: vec![
@@ -166,6 +173,18 @@ fn what_is_as_near_as_samples_tell_is_not_called_within_15_percent() {
         let said = format!("\nTime in faults: 3 of 3 within 15 %, or {grain} (whole samples)");
         assert!(text.contains(&said), "{text}");
     }
+}
+
+#[test]
+fn how_well_samples_tell_the_time_stands_beside_it() {
+    let mut compared = compared(&["p"]);
+    compared.sizes[1].deviation_percent = None;
+    let text = section(&compared);
+    assert!(text.contains("ms: samples, and 12346 ns of a fault, less 12.3 %\n"), "{text}");
+    assert!(text.contains("-102.8%  103.7%    123.5%  1000\n"), "{text}");
+    assert!(text.contains("-102.8%  103.7%         -  1000\n"), "too few runs: {text}");
+    compared.sampling_percent = None;
+    assert!(section(&compared).contains("12346 ns of a fault\n"), "what samples add is not known");
 }
 
 #[test]

@@ -25,10 +25,10 @@ use testkit::{held_up_to_look, ranges_of, stress_time};
 
 const PAGE: u64 = 4096;
 /// How long one CPU waits for another that visits or clears all of a page.
-const PATIENCE: Duration = Duration::from_millis(300);
+pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Two CPUs and a pool, no page of which is known to be zero. Clearing takes no time, and clears nothing.
-fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+pub(super) fn with_pool(size: HugeSize, bytes: u64, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(bytes) }.with_cpus(2).build().unwrap();
     machine.run_on(CpuId(0), || {
         let zeroes = Zeroes { verify: false, ..Zeroes::default() };

@@ -351,6 +351,36 @@ fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
     });
 }
 
+/// Candidates that map no page of the task's own stay as they are: an empty entry, a page of a file, the zero frame. Where
+/// no table is, nothing is dropped.
+#[test]
+fn only_own_pages_are_dropped_as_zeroes() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = page_tables(allocator, context);
+        let all = range(GIB, 4 * 4096);
+        let [zero, cached] = [(); 2].map(|()| folio(machine, allocator, Order::FRAME).unwrap());
+        let flags = EntryFlags::leaf(Protection::READ);
+        populate(machine, allocator, context, range(GIB, 4096), Order::FRAME);
+        tables.map_raw(all.start.add(4096), FrameRange::new(cached, 1), flags).unwrap();
+        tables.map_special_raw(all.start.add(2 * 4096), zero, flags).unwrap();
+        let leaves = || [1, 2, 3].map(|page| tables.lookup(all.start.add(page * 4096)).entry);
+        let before = leaves();
+        running(machine, context, &[0], || {
+            let drop_at = |addr| {
+                let mut gather = MmuGather::new(allocator, context);
+                let dropped = tables.drop_zeroes_raw(addr, FrameMask::run(0, 4), (zero, flags), &mut gather);
+                let change = gather.finish();
+                (dropped, change.anon, change.file)
+            };
+            assert_eq!(drop_at(all.start), (1, -1, 0));
+            assert_eq!(leaves(), before);
+            assert_eq!(drop_at(VirtAddr(3 * GIB)), (0, 0, 0), "no table is there");
+            unmap_all(allocator, context, all);
+        });
+        allocator.free_raw(zero, Order::FRAME).unwrap();
+    });
+}
+
 #[test]
 fn an_address_space_may_have_five_levels() {
     let config = HostedConfig { five_level: true, ..small_machine() };

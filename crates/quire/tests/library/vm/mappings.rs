@@ -6,7 +6,7 @@ use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::error::SplitError;
 use quire::stats::Stat;
-use quire::vm::{FolioPolicy, MapRequest, Remap};
+use quire::vm::{Backing, FolioPolicy, MapRequest, Remap, Sharing};
 
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -218,6 +218,23 @@ fn moves_leave_no_tables_behind() {
                 }
             }
             (0..8).for_each(|page| assert_eq!(load(machine, mm, BASE + (page + 1) * PAGE), Ok(page)));
+        });
+    });
+}
+
+/// The mappings of a page of a file are those that map it, and none that begins behind it.
+#[test]
+fn a_page_of_a_file_is_found_where_it_is_mapped() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            let file = manager.shmem(2 * PAGE).unwrap();
+            let backing = Backing::File { file: &file, page_offset: 1 };
+            let request = MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE, PAGE) };
+            mm.mmap(&request).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let mut found = Vec::new();
+            (0..3).for_each(|page| file.mappings(page, |root, addr| found.push((page, root, addr))));
+            assert_eq!(found, [(1, mm.root(), VirtAddr(BASE))]);
         });
     });
 }

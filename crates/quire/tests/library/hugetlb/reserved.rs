@@ -68,6 +68,25 @@ pub(super) fn stored<'m>(machine: &Hosted, manager: &'m Manager<'_>, request: &M
     mm
 }
 
+/// Refused advice has reserved nothing for the page that would have gone back: when that is unmapped, it is free.
+#[test]
+fn a_refused_dontneed_leaves_no_reservation_behind() {
+    with_config(HostedConfig::new(64 * MIB), Size2M, 3, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 2)).unwrap();
+            [BASE, BASE + HUGE].into_iter().for_each(|at| store(machine, mm, at, 1).unwrap());
+            let child = mm.fork().unwrap();
+            // The last free page: this process alone maps it.
+            store(machine, mm, BASE + HUGE, 2).unwrap();
+            assert_eq!(mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::DontNeed), Err(MmError::NoMemory));
+            assert_eq!(load(machine, mm, BASE + HUGE), Ok(2));
+            mm.munmap(VirtAddr(BASE + HUGE), HUGE).unwrap();
+            assert_eq!(info(manager, Size2M), PoolInfo { total: 3, free: 1, ..PoolInfo::default() });
+            child.exit();
+        });
+    });
+}
+
 /// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
 /// that a count of one is not the only leaf. What the parent reserved is there
 /// (invariant 10).

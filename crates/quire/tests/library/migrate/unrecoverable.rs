@@ -132,15 +132,3 @@ fn frames_beyond_all_memory_are_no_memory() {
         });
     });
 }
-
-/// A frame that was handed out and is not mapped may be anything in a moment. It stays in use.
-#[test]
-fn a_frame_that_may_be_about_to_be_mapped_is_busy() {
-    with_bad(64 * MIB, ForkStrategy::Copy, 1, |_, manager| {
-        let folio = manager.pages().alloc(Gfp::USER, Order::FRAME).unwrap();
-        assert_eq!(manager.soft_offline(folio.frame()), Err(MemoryFailureError::Busy));
-        assert_eq!(manager.memory_failure(folio.frame()), Err(MemoryFailureError::Busy));
-        assert_eq!(manager.meminfo().bad, 0);
-        manager.pages().free(folio).unwrap();
-    });
-}

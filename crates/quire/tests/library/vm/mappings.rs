@@ -5,8 +5,9 @@ use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::error::SplitError;
+use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{Backing, FolioPolicy, MapRequest, Remap, Sharing};
+use quire::vm::{Backing, File, FolioPolicy, MapRequest, Remap, Sharing};
 
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -236,5 +237,22 @@ fn a_page_of_a_file_is_found_where_it_is_mapped() {
             (0..3).for_each(|page| file.mappings(page, |root, addr| found.push((page, root, addr))));
             assert_eq!(found, [(1, mm.root(), VirtAddr(BASE))]);
         });
+    });
+}
+
+/// A name stands for one file, however often it is opened, and for no other of the same bucket.
+#[test]
+fn a_name_is_one_file() {
+    small(|machine, manager| {
+        let names = || (0..600).map(FileId);
+        names().for_each(|name| machine.files().set_size(name, PAGE));
+        let [first, again] =
+            [(); 2].map(|()| names().map(|name| manager.open(name).unwrap()).collect::<Vec<_>>());
+        let numbers = |files: &[File<'_, Hosted>]| files.iter().map(File::number).collect::<Vec<_>>();
+        assert_eq!(numbers(&first), numbers(&again));
+        let mut all = numbers(&first);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 600);
     });
 }

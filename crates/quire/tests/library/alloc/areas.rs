@@ -9,6 +9,7 @@ use quire::cpu::CpuId;
 use quire::error::AllocError;
 use quire::limits::{AREA_REST, AREAS_TRIED, BLOCK_FRAMES, SECTION_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency, Verdict};
+use quire::platform::Context;
 use quire::stats::Stat;
 use testkit::{order, ranges_of};
 
@@ -399,5 +400,36 @@ fn a_block_that_cannot_be_whole_keeps_its_mark() {
         pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
         pages.lists().drain_all();
         assert_eq!(counted(pages), (1, 1));
+        // Movable frames fill all of the block that is free, and leave it.
+        let kept = age(pages, |_| false);
+        assert!(kept.iter().any(|frame| frame.block() == bad.block()));
+        assert_eq!(counted(pages), (1, 1));
+        pages.free_bulk_raw(order(FOLIO), &kept).unwrap();
+        pages.lists().drain_all();
+        assert_eq!(counted(pages), (1, 1));
+    });
+}
+
+/// A search in an interrupt reads the records of one area, however many are tainted.
+#[test]
+fn an_interrupt_looks_at_one_area() {
+    with_areas(3, |pages| {
+        let kept = age(pages, |number| number == 5);
+        // All that is free in the area with the tables, and some of the next one.
+        let frames = storm(pages, SECTION_BLOCKS as u64 * 8 + 100);
+        assert!(counted(pages).1 > 0, "two areas are tainted with the first");
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
+        let mut folios = [Frame(0); 2 * AREA_REST as usize];
+        let scanned = folios.iter_mut().map(|folio| {
+            let before = pages.lists().stat(Stat::MobilityScanned);
+            let got = pages.platform().interrupt(Context::HardInterrupt, || {
+                pages.alloc_bulk_raw(gfp, order(FOLIO), std::slice::from_mut(folio))
+            });
+            assert_eq!(got, 1);
+            pages.lists().stat(Stat::MobilityScanned) - before
+        });
+        assert_eq!(scanned.max(), Some(SECTION_BLOCKS as u64));
+        pages.free_bulk_raw(order(FOLIO), &folios).unwrap();
+        free_all(pages, frames, &kept);
     });
 }

@@ -136,10 +136,21 @@ fn zones_serve_what_they_may() {
         let allocator = hosted::raw::page_allocator(&machine, &ranges_of(&machine), config).unwrap();
         let kinds: Vec<ZoneKind> = allocator.zone_info().map(|zone| zone.kind).collect();
         assert_eq!(kinds, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable]);
+        let counts = || {
+            let stats = [Stat::PgallocDma32, Stat::PgallocNormal, Stat::PgallocMovable];
+            stats.map(|stat| allocator.lists().stat(stat))
+        };
         let block = |gfp| allocator.alloc_raw(gfp, Order::BLOCK).unwrap().addr().0;
+        let before = counts();
         assert!(block(Gfp::DMA32) < 4 * GIB);
         assert!((4 * GIB..4 * GIB + 80 * MIB).contains(&block(Gfp::KERNEL)));
         assert!(block(Gfp::USER) >= 4 * GIB + 80 * MIB);
+        assert_eq!(counts(), before.map(|count| count + 512));
+        // A frame comes from a list, which took more of them.
+        let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
+        assert!(frame.addr().0 >= 4 * GIB + 80 * MIB);
+        assert_eq!(counts()[2], before[2] + 513);
+        allocator.free_raw(frame, Order::FRAME).unwrap();
         let mut spilled = false;
         while let Ok(frame) = allocator.alloc_raw(Gfp::USER, Order::BLOCK) {
             spilled |= frame.addr().0 < 4 * GIB;

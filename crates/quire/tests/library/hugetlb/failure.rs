@@ -156,6 +156,11 @@ fn a_surplus_page_takes_the_place_of_a_promised_one() {
         let info = world.info(Size2M);
         assert_eq!((info.total, info.free, info.reserved, info.surplus), (2, 2, 2, 1));
         world.check();
+        // One of two surplus pages is there, so another one may come.
+        pools.set_overcommit(pages, Size2M, 2);
+        pools.reserve(pages, Size2M, 1).unwrap();
+        assert_eq!(world.info(Size2M).surplus, 2);
+        pools.unreserve(pages, Size2M, 1);
         let taken = [(); 2].map(|()| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap());
         assert!(!taken.contains(&page));
         taken.iter().for_each(|&frame| pools.give_raw(pages, Size2M, frame, false));

@@ -148,6 +148,24 @@ fn a_hole_leaves_a_marker_whose_place_cannot_be_reserved() {
     });
 }
 
+/// The pages beside such a marker go one by one, and are reserved again.
+#[test]
+fn a_hole_takes_the_pages_beside_a_marker_that_stays() {
+    with_pool(HugeSize::Size2M, 256 << 20, 3, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size2M, 3 * HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&of_file(&file, Private, BASE, (0, 3))).unwrap();
+        within(&mm, || (0..3).for_each(|page| store(machine, &mm, BASE + page * HUGE, 1).unwrap()));
+        assert_eq!(fail_under(machine, manager, &mm, BASE + HUGE), Failed::Huge(HugeFailure::Dissolved));
+        file.punch_hole(0..3 * HUGE).unwrap();
+        let back = PoolInfo { total: 2, free: 2, reserved: 2, surplus: 0 };
+        assert_eq!(info(manager, HugeSize::Size2M), back);
+        assert_eq!(told(&mm, BASE + HUGE), Some(FaultError::Poisoned));
+        within(&mm, || [0, 2].map(|page| assert_eq!(load(machine, &mm, BASE + page * HUGE), Ok(0))));
+        mm.exit();
+    });
+}
+
 /// All its mappings are removed. A program that touches its address gets an error, and never zeroes in place
 /// of the lost contents. The page leaves the pool when the file drops it.
 #[test]

@@ -20,7 +20,7 @@ use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, info, load, of_file, private, run, store, with_config, within,
 };
 
-const PATIENCE: Duration = Duration::from_millis(15);
+pub(super) const PATIENCE: Duration = Duration::from_millis(15);
 
 /// `MADV_DONTNEED` finds no page to reserve for one that a child shares. A page beside it, of which a piece was
 /// stored to, keeps its contents (invariant 6).
@@ -51,7 +51,7 @@ fn a_refused_dontneed_keeps_a_page_in_pieces() {
 
 /// Calls `scene` with moments at which a CPU is held up: all of the last hundred, and some of the others. Returns
 /// at how many the other CPU was done in time.
-fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
+pub(super) fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
     let (calls, _) = scene(u64::MAX);
     let late = calls.saturating_sub(100);
     let early = (0..late).step_by((late / 20).max(1) as usize);
@@ -59,13 +59,32 @@ fn at_moments(scene: impl Fn(u64) -> (u64, bool)) -> usize {
 }
 
 /// An address space with this mapping, to whose page 10 was stored.
-fn stored<'m>(machine: &Hosted, manager: &'m Manager<'_>, request: &MapRequest<'_>) -> Space<'m> {
+pub(super) fn stored<'m>(machine: &Hosted, manager: &'m Manager<'_>, request: &MapRequest<'_>) -> Space<'m> {
     let mm = manager.new_mm().unwrap();
     within(&mm, || {
         mm.mmap(request).unwrap();
         store(machine, &mm, BASE, 10).unwrap();
     });
     mm
+}
+
+/// Refused advice has reserved nothing for the page that would have gone back: when that is unmapped, it is free.
+#[test]
+fn a_refused_dontneed_leaves_no_reservation_behind() {
+    with_config(HostedConfig::new(64 * MIB), Size2M, 3, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 2)).unwrap();
+            [BASE, BASE + HUGE].into_iter().for_each(|at| store(machine, mm, at, 1).unwrap());
+            let child = mm.fork().unwrap();
+            // The last free page: this process alone maps it.
+            store(machine, mm, BASE + HUGE, 2).unwrap();
+            assert_eq!(mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::DontNeed), Err(MmError::NoMemory));
+            assert_eq!(load(machine, mm, BASE + HUGE), Ok(2));
+            mm.munmap(VirtAddr(BASE + HUGE), HUGE).unwrap();
+            assert_eq!(info(manager, Size2M), PoolInfo { total: 3, free: 1, ..PoolInfo::default() });
+            child.exit();
+        });
+    });
 }
 
 /// A parent drops a page while it moves: the leaves of the family are spread over the old page and the new one, so
@@ -262,19 +281,19 @@ fn a_page_that_moves_counts_in_no_later_file_system() {
     });
 }
 
-/// Runs `store` on CPU 0. At its calls of the platform with these numbers, CPU 1 makes its first and its
-/// second step. Returns how many calls there were, and what `store` returned.
-fn at_two_moments<A: Send>(
+/// Runs `store` on CPU 0. At each of its calls of the platform with these numbers, in ascending order, CPU 1 makes its next
+/// step. Returns how many calls there were, and what `store` returned.
+pub(super) fn at_calls<A: Send>(
     machine: &Hosted,
-    moments: [u64; 2],
+    moments: &[u64],
     store: impl Fn() -> A + Sync,
-    steps: [&(dyn Fn() + Sync); 2],
+    steps: &[&(dyn Fn() + Sync)],
 ) -> (u64, A) {
     let [asked, done] = [const { AtomicUsize::new(0) }; 2];
     let calls = AtomicU64::new(0);
     let mut ends = machine.spawn_cpus(2, |cpu| {
         if cpu.0 == 1 {
-            for (number, step) in steps.into_iter().enumerate() {
+            for (number, step) in steps.iter().enumerate() {
                 testkit::within(Duration::from_secs(10), || asked.load(Ordering::SeqCst) > number);
                 step();
                 done.fetch_add(1, Ordering::SeqCst);
@@ -283,14 +302,14 @@ fn at_two_moments<A: Send>(
         }
         let hold_up = || {
             let call = calls.fetch_add(1, Ordering::SeqCst);
-            for (number, _) in moments.into_iter().enumerate().filter(|&(_, moment)| moment == call) {
+            for (number, _) in moments.iter().enumerate().filter(|&(_, &moment)| moment == call) {
                 asked.store(number + 1, Ordering::SeqCst);
                 testkit::unless_stuck(machine, PATIENCE, || done.load(Ordering::SeqCst) > number);
             }
         };
         let ran =
             machine.interrupt_at_calls(InterruptPlan::Every(1), Context::HardInterrupt, hold_up, &store);
-        asked.store(2, Ordering::SeqCst);
+        asked.store(steps.len(), Ordering::SeqCst);
         Some(ran.result)
     });
     let result = ends.swap_remove(0).expect("CPU 0 did its part");
@@ -309,7 +328,7 @@ fn a_store_gets_its_reserved_page_beside_forks() {
             let exit = || child.lock().unwrap().take().into_iter().for_each(Mm::exit);
             let fork = || *other.lock().unwrap() = Some(mm.fork().unwrap());
             let stores = || mm.fault(VirtAddr(BASE), Access::Write).map(drop);
-            let (calls, stored) = at_two_moments(machine, moments, stores, [&exit, &fork]);
+            let (calls, stored) = at_calls(machine, &moments, stores, &[&exit, &fork]);
             assert_eq!(stored, Ok(()), "at moments {moments:?} of {calls}");
             other.into_inner().unwrap().into_iter().for_each(Mm::exit);
             mm.exit();

@@ -3,7 +3,8 @@
 use hosted::raw::{RawPages, RawPools};
 use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Frame, Order};
-use quire::hugetlb::{DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, Stopped};
+use quire::error::AllocError;
+use quire::hugetlb::{DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, PoolInfo, Stopped};
 use quire::page_alloc::{Gfp, Urgency};
 use quire::stats::Stat;
 
@@ -227,6 +228,28 @@ fn surplus_pages_survive_the_failure_of_every_allocation() {
                 let _ = pools.resize(pages, Size2M, BOTH, 0);
                 assert_eq!((world.info(Size2M).total, strangers(world)), (0, 0));
             }
+        });
+    }
+}
+
+/// A reservation that fails frees the surplus pages that it allocated. One that stayed for want of memory stays.
+#[test]
+fn a_reservation_that_fails_drops_no_more_than_it_allocated() {
+    for policy in SAVING {
+        with_policy(policy, HostedConfig::new(128 * MIB), |world| {
+            let (pools, pages) = (world.pools, world.pages);
+            pools.set_overcommit(pages, Size2M, 3);
+            let kept = [(); 2].map(|()| pools.take(pages, Size2M, BOTH, false).unwrap());
+            world.machine.set_failures(FailurePlan::From(0));
+            kept.into_iter().for_each(|page| pools.give_raw(pages, Size2M, page, false));
+            world.machine.set_failures(FailurePlan::Off);
+            let stayed = PoolInfo { total: 2, free: 2, surplus: 2, reserved: 0 };
+            assert_eq!(world.info(Size2M), stayed, "their descriptors needed memory");
+            assert_eq!(pools.reserve(pages, Size2M, 4), Err(AllocError::OutOfMemory));
+            assert_eq!(world.info(Size2M), stayed);
+            check(world);
+            let _ = pools.resize(pages, Size2M, BOTH, 0);
+            assert_eq!((world.info(Size2M).total, strangers(world)), (0, 0));
         });
     }
 }

@@ -29,7 +29,7 @@ use HugeSize::{Size1G, Size2M};
 const GIB: u64 = 1 << 30;
 
 /// Runs `test` on a machine whose memory is zero at the start, if `promised`.
-fn with_zeroes<P: Platform + IsolatedMemory>(
+pub(super) fn with_zeroes<P: Platform + IsolatedMemory>(
     platform: &P,
     machine: &Hosted,
     promised: bool,
@@ -50,13 +50,22 @@ fn with_zeroes<P: Platform + IsolatedMemory>(
     });
 }
 
-fn resize<P: Platform + IsolatedMemory>(manager: &MemoryManager<'_, P>, size: HugeSize, pages: u64) {
+pub(super) fn resize<P: Platform + IsolatedMemory>(
+    manager: &MemoryManager<'_, P>,
+    size: HugeSize,
+    pages: u64,
+) {
     let done = manager.huge_pools().resize(manager.pages(), size, NodeSet::ALL, pages);
     assert_eq!((done.after, done.stopped), (pages, None));
 }
 
 /// Touches huge pages in an address space of their own; returns how many bytes of them were cleared.
-fn touch(machine: &Hosted, manager: &MemoryManager<'_, Hosted>, size: HugeSize, pages: u64) -> u64 {
+pub(super) fn touch(
+    machine: &Hosted,
+    manager: &MemoryManager<'_, Hosted>,
+    size: HugeSize,
+    pages: u64,
+) -> u64 {
     let mm = manager.new_mm().unwrap();
     mm.switch_in();
     mm.mmap(&MapRequest { len: pages * size.bytes(), huge: Some(size), ..private(BASE, 1) }).unwrap();

@@ -1,16 +1,19 @@
 //! Memory runs out at each allocation of a move: it is done, or changes nothing.
 
-use hosted::{FailurePlan, Hosted, HostedConfig};
+use std::sync::Mutex;
+
+use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Order, VirtAddr};
 use quire::error::{AllocError, MigrateError};
 use quire::page_alloc::Gfp;
-use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Sharing};
+use quire::stats::Stat;
+use quire::vm::{Access, Backing, FolioPolicy, ForkStrategy, MapRequest, Mm, Sharing};
 
 use crate::migrate::support::{PAGE, frame_at, head_of};
 use crate::migrate::world::{
     FORKS, MIB, Manager, Space, anonymous, load, run, store, with_forks, with_manager,
 };
-use testkit::order;
+use testkit::{PATIENCE, held_up, order};
 
 const BASE: u64 = 64 * MIB;
 
@@ -133,5 +136,36 @@ fn emptying_a_range_may_fail_at_every_allocation() {
                 mm.fault(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
             }
         });
+    });
+}
+
+/// A child that ends leaves its family before its leaves go, so a move does not find them: the page that it shares with its
+/// parent is not free then, and counts as one that could not be moved.
+#[test]
+fn a_page_that_an_ending_task_maps_counts_as_not_moved() {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(2);
+    with_forks(machine, ForkStrategy::Copy, |machine, manager| {
+        let counts = || [Stat::PgmigrateSuccess, Stat::PgmigrateFail].map(|stat| manager.stat(stat));
+        let scene = |moment| {
+            let mm = manager.new_mm().unwrap();
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            let child = Mutex::new(Some(mm.fork().unwrap()));
+            let (old, [moved, failed]) = (frame_at(machine, &mm, BASE), counts());
+            let exit = || child.lock().unwrap().take().into_iter().for_each(Mm::exit);
+            let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, exit, || manager.migrate(old));
+            match held.second {
+                Ok(_) => assert_eq!(counts(), [moved + 1, failed], "at moment {moment}"),
+                Err(error) => {
+                    assert_eq!(error, MigrateError::Busy, "at moment {moment}");
+                    assert_eq!(counts(), [moved, failed + 1], "at moment {moment}");
+                }
+            }
+            mm.exit();
+            (held.calls, held.second.is_err())
+        };
+        let (calls, _) = scene(u64::MAX);
+        let busy = (0..calls).filter(|&moment| scene(moment).1).count();
+        assert!(busy > 0, "the page never moved while the child was ending");
     });
 }

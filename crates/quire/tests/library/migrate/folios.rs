@@ -217,6 +217,34 @@ fn a_large_leaf_moves_as_one_and_stays_writable() {
     });
 }
 
+/// Where no folio of its size is free, a folio is split, and its pages move one by one.
+#[test]
+fn a_folio_moves_in_pieces_where_only_pieces_are_free() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+        run(manager, |mm| {
+            let base = 64 * MIB;
+            mm.mmap(&anonymous(base, 2 * MIB)).unwrap();
+            (0..512).for_each(|page| store(machine, mm, base + page * PAGE, page).unwrap());
+            let hoard: Vec<_> =
+                std::iter::from_fn(|| manager.pages().alloc(Gfp::USER, Order::FRAME).ok()).collect();
+            let (freed, kept): (Vec<_>, Vec<_>) =
+                hoard.into_iter().partition(|folio| folio.frame().0 % 2 == 0);
+            freed.into_iter().for_each(|folio| manager.pages().free(folio).unwrap());
+            let stats = [
+                Stat::ThpMigrationSplit,
+                Stat::ThpMigrationSuccess,
+                Stat::PgmigrateSuccess,
+                Stat::PgmigrateFail,
+            ];
+            assert_eq!(manager.migrate(frame_at(machine, mm, base)), Ok(512));
+            assert_eq!(stats.map(|stat| manager.stat(stat)), [1, 0, 512, 0]);
+            (0..512).for_each(|page| assert_eq!(load(machine, mm, base + page * PAGE), Ok(page)));
+            kept.into_iter().for_each(|folio| manager.pages().free(folio).unwrap());
+        });
+    });
+}
+
 fn shared<'a>(addr: u64, file: &'a File<'_, Hosted>, pages: u64) -> MapRequest<'a> {
     let backing = Backing::File { file, page_offset: 0 };
     MapRequest { backing, sharing: Sharing::Shared, ..anonymous(addr, pages * PAGE) }
@@ -269,8 +297,11 @@ fn a_locked_page_of_a_file_stays_when_there_is_no_frame_for_it() {
             machine.set_failures(FailurePlan::From(0));
             let hoard: Vec<_> =
                 std::iter::from_fn(|| manager.pages().alloc(Gfp::USER, Order::FRAME).ok()).collect();
+            let counts = || [Stat::PgmigrateSuccess, Stat::PgmigrateFail].map(|stat| manager.stat(stat));
             assert_eq!(manager.migrate(locked), Err(MigrateError::OutOfMemory));
+            assert_eq!(counts(), [0, 1]);
             assert_eq!(manager.migrate(other), Ok(1), "it is dropped");
+            assert_eq!(counts(), [1, 1]);
             machine.set_failures(FailurePlan::Off);
             assert_eq!((find_frame(machine, mm, BASE), file.resident()), (Some(locked), 1));
             hoard.into_iter().for_each(|folio| manager.pages().free(folio).unwrap());

@@ -1,8 +1,8 @@
 //! Small cases, each of one rule.
 
-use hosted::HostedConfig;
 use hosted::raw::RawPages;
 use hosted::raw::RawTables;
+use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
 use quire::cpu::CpuId;
@@ -10,7 +10,7 @@ use quire::error::MapError;
 use quire::memmap::FrameMask;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{LeafRun, MoveError, Zap};
-use quire::platform::FramePlatform;
+use quire::platform::{Context, FramePlatform};
 use quire::rank::Rank;
 use quire::tlb::{FlushBatch, MmuGather};
 
@@ -345,6 +345,62 @@ fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
             let mut bytes = [0; 2];
             machine.read(kept, &mut bytes).unwrap();
             assert_eq!((bytes, tables.lookup(kept).entry.frame()), ([7, 8], frames[3]));
+            unmap_all(allocator, context, all);
+        });
+        allocator.free_raw(zero, Order::FRAME).unwrap();
+    });
+}
+
+/// While zeroes are dropped no candidate can be stored to, since a store behind the look at its page would be lost. One that
+/// stays can be stored to afterwards.
+#[test]
+fn no_page_can_be_stored_to_while_it_may_be_dropped() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = page_tables(allocator, context);
+        let all = range(GIB, 4 * 4096);
+        populate(machine, allocator, context, all, Order::FRAME);
+        let zero = folio(machine, allocator, Order::FRAME).unwrap();
+        running(machine, context, &[0], || {
+            machine.write(all.start, &[7]).unwrap();
+            let (mut refused, mut gather) = (0, MmuGather::new(allocator, context));
+            let put = || refused += u64::from(machine.write(all.start, &[7]).is_err());
+            let zero_leaf = (zero, EntryFlags::leaf(Protection::READ));
+            let drop_all = || tables.drop_zeroes_raw(all.start, FrameMask::run(0, 4), zero_leaf, &mut gather);
+            let ran =
+                machine.interrupt_at_calls(InterruptPlan::Every(1), Context::HardInterrupt, put, drop_all);
+            assert_eq!((ran.result, gather.finish().anon), (3, -3));
+            assert!(refused > 0);
+            machine.write(all.start, &[8]).expect("the right to store is back");
+            unmap_all(allocator, context, all);
+        });
+        allocator.free_raw(zero, Order::FRAME).unwrap();
+    });
+}
+
+/// Candidates that map no page of the task's own stay as they are: an empty entry, a page of a file, the zero frame. Where
+/// no table is, nothing is dropped.
+#[test]
+fn only_own_pages_are_dropped_as_zeroes() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = page_tables(allocator, context);
+        let all = range(GIB, 4 * 4096);
+        let [zero, cached] = [(); 2].map(|()| folio(machine, allocator, Order::FRAME).unwrap());
+        let flags = EntryFlags::leaf(Protection::READ);
+        populate(machine, allocator, context, range(GIB, 4096), Order::FRAME);
+        tables.map_raw(all.start.add(4096), FrameRange::new(cached, 1), flags).unwrap();
+        tables.map_special_raw(all.start.add(2 * 4096), zero, flags).unwrap();
+        let leaves = || [1, 2, 3].map(|page| tables.lookup(all.start.add(page * 4096)).entry);
+        let before = leaves();
+        running(machine, context, &[0], || {
+            let drop_at = |addr| {
+                let mut gather = MmuGather::new(allocator, context);
+                let dropped = tables.drop_zeroes_raw(addr, FrameMask::run(0, 4), (zero, flags), &mut gather);
+                let change = gather.finish();
+                (dropped, change.anon, change.file)
+            };
+            assert_eq!(drop_at(all.start), (1, -1, 0));
+            assert_eq!(leaves(), before);
+            assert_eq!(drop_at(VirtAddr(3 * GIB)), (0, 0, 0), "no table is there");
             unmap_all(allocator, context, all);
         });
         allocator.free_raw(zero, Order::FRAME).unwrap();

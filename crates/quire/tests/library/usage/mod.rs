@@ -4,6 +4,7 @@ mod cases;
 mod flags;
 mod folios;
 mod lockstep;
+mod moments;
 mod naive;
 mod one_region;
 mod seven;

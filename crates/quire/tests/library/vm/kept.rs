@@ -59,6 +59,28 @@ fn a_cpu_that_returns_needs_no_walk() {
     });
 }
 
+/// A CPU whose bit stands in the second word of a set.
+#[test]
+fn a_cpu_with_a_high_number_that_returns_needs_no_walk() {
+    let machine = HostedConfig { cpus: 70, ..machine(1) };
+    with_manager(machine, |machine, manager| {
+        machine.run_on(CpuId(64), || {
+            let (first, second) = away(machine, manager);
+            machine.reset_counters();
+            for kept in 1..3 {
+                second.switch_to(&first);
+                assert_eq!(load(machine, &first, BASE), Ok(1));
+                first.switch_to(&second);
+                let counted = machine.counters();
+                assert_eq!((counted.roots_kept, counted.roots_loaded), (2 * kept, 0));
+            }
+            second.switch_to(&first);
+            end(first, second);
+            manager.pages().lists().drain_local();
+        });
+    });
+}
+
 /// A flush while the CPU runs the address space is no reason to lose the rest when it leaves later.
 #[test]
 fn a_flush_before_the_cpu_leaves_takes_nothing_away() {

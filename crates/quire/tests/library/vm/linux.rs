@@ -7,7 +7,7 @@ use quire::error::MmError;
 use quire::platform::FileId;
 use quire::vm::{Advice, Backing, MapRequest, Placement, Remap, Sharing};
 
-use crate::vm::world::{MIB, RW, anonymous, run, small, store, with_manager};
+use crate::vm::world::{MIB, RW, anonymous, load, run, small, store, with_manager};
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
@@ -104,6 +104,7 @@ fn a_range_that_ends_behind_all_addresses_stays_but_does_not_shrink() {
             for to in [Remap::InPlace, Remap::MayMove] {
                 assert_eq!(remap(far, end, end, to), Ok(far), "all of it stays");
                 assert_eq!(remap(far, end, 2 * PAGE, to), Err(MmError::Invalid));
+                assert_eq!(remap(far, end, 5 * PAGE, to), Err(MmError::Invalid), "more than is mapped");
                 assert_eq!(remap(far, end - PAGE, end, to), Err(MmError::Fault));
                 assert_eq!(remap(page(0), end, end, to), Err(MmError::Fault), "nothing is mapped");
                 assert_eq!(remap(page(0), end, 2 * PAGE, to), Err(MmError::Fault), "nothing is mapped");
@@ -119,6 +120,31 @@ fn a_range_that_ends_behind_all_addresses_stays_but_does_not_shrink() {
             assert_eq!(remap(page(0), 4 * PAGE, PAGE, Remap::InPlace), Ok(page(0)));
         });
     });
+}
+
+/// Populating for stores takes back what was freed lazily: reclaim leaves it.
+#[test]
+fn populating_for_stores_keeps_lazily_freed_pages() {
+    for (populates, left) in [(false, 0), (true, 5)] {
+        small(|machine, manager| {
+            run(manager, |mm| {
+                let at = page(0);
+                mm.mmap(&anonymous(at.0, PAGE)).unwrap();
+                store(machine, mm, at.0, 5).unwrap();
+                mm.madvise(at, PAGE, Advice::Free).unwrap();
+                if populates {
+                    mm.madvise(at, PAGE, Advice::PopulateWrite).unwrap();
+                }
+                // More than the machine has: all that was freed lazily goes.
+                let more = VirtAddr(16 * BASE);
+                mm.mmap(&anonymous(more.0, 64 * MIB)).unwrap();
+                let populated = mm.madvise(more, 64 * MIB, Advice::PopulateWrite);
+                assert_eq!(populated, Err(MmError::NoMemory));
+                mm.munmap(more, 64 * MIB).unwrap();
+                assert_eq!(load(machine, mm, at.0), Ok(left));
+            });
+        });
+    }
 }
 
 /// The end of a range may be the last address: advice there once overflowed.

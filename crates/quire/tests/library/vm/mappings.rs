@@ -5,8 +5,9 @@ use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::error::SplitError;
+use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{FolioPolicy, MapRequest, Remap};
+use quire::vm::{Backing, File, FolioPolicy, MapRequest, Remap, Sharing};
 
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
 use testkit::order;
@@ -219,5 +220,39 @@ fn moves_leave_no_tables_behind() {
             }
             (0..8).for_each(|page| assert_eq!(load(machine, mm, BASE + (page + 1) * PAGE), Ok(page)));
         });
+    });
+}
+
+/// The mappings of a page of a file are those that map it, and none that begins behind it.
+#[test]
+fn a_page_of_a_file_is_found_where_it_is_mapped() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            let file = manager.shmem(2 * PAGE).unwrap();
+            let backing = Backing::File { file: &file, page_offset: 1 };
+            let request = MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE, PAGE) };
+            mm.mmap(&request).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let mut found = Vec::new();
+            (0..3).for_each(|page| file.mappings(page, |root, addr| found.push((page, root, addr))));
+            assert_eq!(found, [(1, mm.root(), VirtAddr(BASE))]);
+        });
+    });
+}
+
+/// A name stands for one file, however often it is opened, and for no other of the same bucket.
+#[test]
+fn a_name_is_one_file() {
+    small(|machine, manager| {
+        let names = || (0..600).map(FileId);
+        names().for_each(|name| machine.files().set_size(name, PAGE));
+        let [first, again] =
+            [(); 2].map(|()| names().map(|name| manager.open(name).unwrap()).collect::<Vec<_>>());
+        let numbers = |files: &[File<'_, Hosted>]| files.iter().map(File::number).collect::<Vec<_>>();
+        assert_eq!(numbers(&first), numbers(&again));
+        let mut all = numbers(&first);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 600);
     });
 }

@@ -29,5 +29,6 @@ mod threads;
 mod track;
 mod truncate;
 mod views;
+mod vmstat;
 pub(crate) mod world;
 mod zeroes;

@@ -1,5 +1,6 @@
 //! Checks of the kernel itself, chosen by its option `selftest`. `panic` and `trap` make it fail, as a test of what a
-//! failure shows; with `idle` an idle CPU must clear memory, whatever was wanted of the task before.
+//! failure shows; with `idle` an idle CPU must clear memory, whatever was wanted of the task before, also after a
+//! clear that a task has ended.
 //!
 //! With `shootdown`, the first CPU changes an address space, and all CPUs look at it right after that: what was unmapped
 //! must fault, what was made read-only must not be written, and what was moved must be gone from its old place. Each CPU
@@ -31,6 +32,8 @@ use crate::time;
 const ROUNDS: u64 = 1000;
 /// How long the CPU has nothing to do: much longer than it takes to clear some memory.
 const SLEEP_NS: u64 = 500_000_000;
+/// How long it sleeps before that, at first: much shorter than it takes to clear all that an idle CPU clears.
+const SHORT_SLEEP_NS: u64 = 4_000_000;
 /// A value that no memory holds by chance.
 const MARK: u64 = 0x5175_6972_6500_0000;
 /// An address of no memory.
@@ -87,16 +90,30 @@ pub fn fail_if_wanted() {
     }
 }
 
-/// Asks the running task to make way, as the end of its time slice does, and sleeps before it looks. The CPU is idle then,
-/// and clears memory all the same.
+/// Sleeps until the CPU has cleared something, and so wakes in the middle of a clear, which ends. Then asks the running task
+/// to make way, as the end of its time slice does, and sleeps before it looks. The CPU is idle then, and clears memory all
+/// the same.
 fn check_idle() {
-    let before = manager().stat(Stat::PgzeroAhead);
-    let deadline = time::now_ns() + SLEEP_NS;
+    let cleared_in = |ns| {
+        let before = manager().stat(Stat::PgzeroAhead);
+        sleep(ns);
+        manager().stat(Stat::PgzeroAhead) - before
+    };
+    let mut ns = SHORT_SLEEP_NS;
+    while cleared_in(ns) == 0 {
+        ns *= 2;
+        assert!(ns < SLEEP_NS, "no frames were cleared while the CPU was idle");
+    }
     area::this().set_need_resched(true);
-    let slept = WaitQueue::new().wait_until_deadline(Some(deadline), || None::<()>);
-    let cleared = manager().stat(Stat::PgzeroAhead) - before;
-    assert!(slept == Ok(None) && cleared > 0, "{cleared} frames were cleared while the CPU was idle");
+    let cleared = cleared_in(SLEEP_NS);
+    assert!(cleared > 0, "{cleared} frames were cleared after a clear that was ended");
     log!("selftest: an idle CPU has cleared memory");
+}
+
+fn sleep(ns: u64) {
+    let deadline = time::now_ns() + ns;
+    let slept = WaitQueue::new().wait_until_deadline(Some(deadline), || None::<()>);
+    assert_eq!(slept, Ok(None), "nothing else wakes this task");
 }
 
 /// Stores to an address that nothing maps, with a mark in a register.

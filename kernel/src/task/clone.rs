@@ -196,8 +196,9 @@ fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno>
     if !allows_fork(task.space()) {
         return Err(Errno::ENOMEM);
     }
+    let handlers = userfault::Fork::begin(task.space());
     let child = Arc::new(task.space().fork()?);
-    userfault::after_fork(task.space(), &child)?;
+    handlers.end(&child)?;
     Ok(child)
 }
 

@@ -46,6 +46,13 @@ impl UserfaultFile {
     }
 }
 
+impl Drop for UserfaultFile {
+    /// A fork may have the handler still.
+    fn drop(&mut self) {
+        self.handler.close();
+    }
+}
+
 impl File for UserfaultFile {
     fn read(&self, _position: &mut u64, to: &mut dyn Sink, io: Io) -> Result<usize, Errno> {
         self.handler.ready()?;

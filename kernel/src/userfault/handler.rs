@@ -2,10 +2,10 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as abi;
-use quire::vm::{Userfault, UserfaultChanges};
+use quire::vm::{Userfault, UserfaultChanges, UserfaultEvent};
 use spin::Once;
 
 use super::registry;
@@ -15,6 +15,8 @@ use crate::memory::manager::{Space, manager};
 use crate::memory::platform::Machine;
 use crate::sync::Mutex;
 use crate::task::sched;
+use crate::task::sleep_lock::SleepLock;
+use crate::task::wait::WaitQueue;
 
 /// What a handler may ask for (`UFFDIO_API`).
 pub(super) const FEATURES: u32 = abi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
@@ -42,12 +44,23 @@ pub struct Handler {
     ready: Once<Ready>,
     /// Threads that wait for something to read, or for the space.
     pub(super) readers: Arc<Waiters>,
-    /// Handlers of children whose event was read and whose fork is not done, by the number of their space.
-    children: Mutex<BTreeMap<u64, Weak<Handler>>>,
-    /// How many tasks have taken an event, or are about to, whose child is not in the list above yet.
-    pub(super) taking: AtomicUsize,
-    /// The handler whose event made this one, until that fork is done: its last descriptor may be closed before.
-    origin: Mutex<Option<Arc<Handler>>>,
+    /// Children whose event was read and whose fork is not done, by the number of their space. Its lock is held while an
+    /// event is taken, so a child is here before its fork goes on.
+    children: Mutex<BTreeMap<u64, Child>>,
+    /// Forks that wait for their child's handler.
+    forks: WaitQueue,
+    /// Held while it is closed, and while it gets the ranges of a child.
+    is_closed: SleepLock<bool>,
+}
+
+/// How far the handler of a child is.
+enum Child {
+    /// A task has read the event, and makes the handler.
+    Coming,
+    /// It is made, and does not know its space yet.
+    Made(Weak<Handler>),
+    /// The task that forks was killed before there was one. There is no child any more.
+    Gone,
 }
 
 /// A handler that may have ranges.
@@ -69,8 +82,8 @@ impl Handler {
             ready: Once::new(),
             readers: Arc::default(),
             children: Mutex::new(BTreeMap::new()),
-            taking: AtomicUsize::new(0),
-            origin: Mutex::new(None),
+            forks: WaitQueue::new(),
+            is_closed: SleepLock::new(false),
         })
     }
 
@@ -129,56 +142,111 @@ impl Handler {
         own.is_some_and(|own| own.number() == space.number())
     }
 
-    /// A handler for the child that has this number, with the same features: its event was read.
+    /// Takes the next event out, if there is one. [`Self::fork`] must follow a fork's.
+    pub(super) fn take(&self, ready: &Ready) -> Option<UserfaultEvent> {
+        let mut children = self.children.lock();
+        loop {
+            let event = ready.quire.next_event()?.keep();
+            let UserfaultEvent::Fork { child, .. } = event else { return Some(event) };
+            // As in Linux, a task that is killed takes back the event of its fork.
+            if !matches!(children.remove(&child), Some(Child::Gone)) {
+                children.insert(child, Child::Coming);
+                return Some(event);
+            }
+        }
+    }
+
+    /// A handler for the child that has this number, with the same features: its event was taken.
     ///
     /// # Errors
     /// As [`Self::begin`].
     pub(super) fn fork(self: &Arc<Self>, child: u64) -> Result<Arc<Self>, Errno> {
         let new = Self::with_space(Weak::new(), false);
-        new.begin(self.ready()?.features)?;
-        *new.origin.lock() = Some(self.clone());
-        self.children.lock().insert(child, Arc::downgrade(&new));
-        Ok(new)
+        let begun = self.ready().and_then(|ready| new.begin(ready.features));
+        let mut children = self.children.lock();
+        let is_over = matches!(children.remove(&child), Some(Child::Gone));
+        if begun.is_ok() && !is_over {
+            children.insert(child, Child::Made(Arc::downgrade(&new)));
+        }
+        drop(children);
+        if is_over {
+            new.bind(Weak::new());
+        }
+        self.forks.wake_all();
+        begun.map(|()| new)
     }
 
-    /// Gives the ranges that a child has of this handler to the child's own one, or to none.
+    /// Gives the ranges that a child has of this handler to the child's own one, or to none. Only a handler that reads the
+    /// events of forks is waited for.
     ///
     /// # Errors
-    /// [`Errno::ENOMEM`].
+    /// [`Errno::ENOMEM`]. The child's handler has its space nevertheless.
     pub(super) fn settle(&self, child: &Arc<Space>) -> Result<(), Errno> {
         let Some(ready) = self.ready.get() else { return Ok(()) };
-        // The fork goes on when its event is taken, perhaps before that task has made the child's handler.
-        let own = loop {
-            let is_taken = self.taking.load(Ordering::SeqCst) > 0;
-            let own = self.children.lock().remove(&child.number());
-            if own.is_some() || !is_taken {
-                break own.and_then(|own| own.upgrade());
-            }
-            sched::schedule();
-        };
-        let to = own.as_ref().and_then(|own| own.ready.get()).map(|ready| &ready.quire);
+        let reads = self.has(abi::UFFD_FEATURE_EVENT_FORK);
+        let own = if reads { self.handler_of(child.number(), ready) } else { None };
+        let is_closed = own.as_ref().map(|own| own.is_closed.lock());
+        let open = own.as_ref().filter(|_| is_closed.as_ref().is_some_and(|is_closed| !**is_closed));
+        let to = open.and_then(|own| own.ready.get()).map(|ready| &ready.quire);
         let done = child.userfault_hand_over(&ready.quire, to);
-        if let Some(own) = own {
-            *own.space.lock() = Arc::downgrade(child);
-            own.bound.store(true, Ordering::Release);
-            own.readers.notify();
-            // Not its last reference: the caller has one.
-            drop(own.origin.lock().take());
+        if let Some(own) = &own {
+            own.bind(Arc::downgrade(child));
         }
         done?;
         Ok(())
     }
-}
 
-impl Drop for Handler {
-    /// The ranges have no handler from now on: as with Linux, accesses find zeroes.
-    fn drop(&mut self) {
+    /// The handler of a child, as soon as the task that has taken the event has made it. None, if none took it, since no
+    /// range of the parent is registered; if it cannot be made, or is closed; or if the running task is killed.
+    fn handler_of(&self, child: u64, ready: &Ready) -> Option<Arc<Self>> {
+        let task = sched::current_ref();
+        self.forks.wait_uninterruptible(|| {
+            let mut children = self.children.lock();
+            match children.get(&child) {
+                Some(Child::Made(own)) => {
+                    let own = own.upgrade();
+                    children.remove(&child);
+                    return Some(own);
+                }
+                Some(_) if !task.is_dying() => return None,
+                Some(_) => _ = children.insert(child, Child::Gone),
+                // Its event may be unread.
+                None if task.is_dying() && ready.quire.info().changes > 0 => {
+                    children.insert(child, Child::Gone);
+                }
+                None => {}
+            }
+            Some(None)
+        })
+    }
+
+    /// Says which space it has: that of a child whose fork is done, or none.
+    fn bind(&self, space: Weak<Space>) {
+        *self.space.lock() = space;
+        self.bound.store(true, Ordering::Release);
+        self.readers.notify();
+    }
+
+    /// Its last descriptor is closed. The ranges have no handler from now on: as with Linux, accesses find zeroes. Those of
+    /// a child whose fork is not done follow by [`Self::settle`].
+    pub(super) fn close(&self) {
         registry::remove(&self.readers);
-        let Some(ready) = self.ready.get() else { return };
-        let space = self.space.get_mut().upgrade();
+        let mut is_closed = self.is_closed.lock();
+        let Some(ready) = self.ready.get().filter(|_| !*is_closed) else { return };
+        *is_closed = true;
+        // The last reference to an address space may be this one. It goes without the lock.
+        let space = self.space.lock().upgrade();
         if let Some(space) = space {
             // Without memory to merge mappings, what remains gets errors when it is touched.
             let _ = space.userfault_hand_over(&ready.quire, None);
         }
+        ready.quire.close();
+    }
+}
+
+impl Drop for Handler {
+    /// One that never had a descriptor is closed, too.
+    fn drop(&mut self) {
+        self.close();
     }
 }

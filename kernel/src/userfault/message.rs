@@ -1,7 +1,6 @@
 //! The messages that a handler reads (`struct uffd_msg`).
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 use quire::vm::{Access, UserfaultEvent, UserfaultKind};
@@ -73,18 +72,9 @@ impl Handler {
     /// # Errors
     /// [`Errno::EINVAL`] before `UFFDIO_API`, [`Errno::EAGAIN`], [`Errno::EINTR`]; for a fork, that of the new handler.
     pub fn read(self: &Arc<Self>, nonblocking: bool) -> Result<Message, Errno> {
-        let quire = &self.ready()?.quire;
-        let event = self.readers.wait(nonblocking, || {
-            self.taking.fetch_add(1, Ordering::SeqCst);
-            let taken = quire.next_event().map(|event| event.keep());
-            if taken.is_none() {
-                self.taking.fetch_sub(1, Ordering::SeqCst);
-            }
-            taken
-        })?;
-        let message = Message::of(self, &event);
-        self.taking.fetch_sub(1, Ordering::SeqCst);
-        message
+        let ready = self.ready()?;
+        let event = self.readers.wait(nonblocking, || self.take(ready))?;
+        Message::of(self, &event)
     }
 
     /// Whether there is something to read.

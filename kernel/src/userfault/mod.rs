@@ -3,7 +3,7 @@
 //! Quire has the handlers, the events and the answers. Here they get Linux' forms: one address space for each handler,
 //! messages that are read, and requests of `ioctl`. When an address space is forked, Quire gives the child's ranges the
 //! parent's handler. Linux gives them a handler of their own if the parent's asked for it (`UFFD_FEATURE_EVENT_FORK`),
-//! and none otherwise; [`after_fork`] does the same.
+//! and none otherwise; [`Fork`] does the same.
 
 mod answer;
 mod device;
@@ -16,4 +16,4 @@ mod requests;
 
 pub use device::{UserfaultDevice, new_handler};
 use file::open;
-pub use registry::{after_fork, notify};
+pub use registry::{Fork, notify};

@@ -428,6 +428,35 @@ static void closed(void)
     }
 }
 
+static void *close_unread(void *argument)
+{
+    int handler = *(int *)argument;
+    struct pollfd polled = { handler, POLLIN, 0 };
+    CHECK(poll(&polled, 1, -1) == 1 && polled.revents == POLLIN);
+    OK(close(handler));
+    return NULL;
+}
+
+/* A handler that is closed before it has read of a fork leaves the child's ranges without one. The child shares the
+   descriptors: a copy of them would keep the handler open. */
+static void closed_unread(void)
+{
+    char *memory = map(4 * PAGE, RW, ANON);
+    int handler = open_handler(O_CLOEXEC | O_NONBLOCK, UFFD_FEATURE_EVENT_FORK), status;
+    add(handler, memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    pthread_t thread;
+    OK(pthread_create(&thread, NULL, close_unread, &handler));
+    alarm(60);
+    pid_t child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        child_without(memory);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(pthread_join(thread, NULL));
+}
+
 /* A task that waits for an answer can be killed. */
 static void killed(void)
 {
@@ -442,5 +471,142 @@ static void killed(void)
     /* The process ends while its thread reads. */
 }
 
+/* A task that is killed before the event of its fork was read takes the event back: there is no child. */
+static void unread(void)
+{
+    int ends[2];
+    char answer = 0;
+    OK(pipe(ends));
+    pid_t forking = fork();
+    CHECK(forking >= 0);
+    if (forking == 0) {
+        char *memory = map(4 * PAGE, RW, ANON);
+        int handler = open_handler(O_CLOEXEC | O_NONBLOCK, UFFD_FEATURE_EVENT_FORK);
+        forking = getpid();
+        if (fork() == 0) {
+            struct pollfd polled = { handler, POLLIN, 0 };
+            struct uffd_msg message;
+            CHECK(poll(&polled, 1, -1) == 1 && polled.revents == POLLIN);
+            OK(kill(forking, SIGKILL));
+            while (kill(forking, 0) == 0)
+                usleep(1000);
+            FAILS(EAGAIN, read(handler, &message, sizeof message));
+            CHECK(write(ends[1], "y", 1) == 1);
+            _exit(0);
+        }
+        add(handler, memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+        fork();
+        _exit(1);
+    }
+    OK(close(ends[1]));
+    int status;
+    CHECK(waitpid(forking, &status, 0) == forking && WIFSIGNALED(status));
+    CHECK(read(ends[0], &answer, 1) == 1 && answer == 'y');
+}
+
+static volatile bool is_done;
+
+static void *read_on(void *handler)
+{
+    struct uffd_msg message;
+    while (!is_done)
+        FAILS(EAGAIN, read(*(int *)handler, &message, sizeof message));
+    return NULL;
+}
+
+/* A fork waits for no reader of a handler that wants no events of forks, however many there are. */
+static void readers(void)
+{
+    char *memory = map(4 * PAGE, RW, ANON);
+    int handler = open_handler(O_CLOEXEC | O_NONBLOCK, 0);
+    pthread_t threads[3];
+    add(handler, memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    for (int i = 0; i < 3; i++)
+        OK(pthread_create(&threads[i], NULL, read_on, &handler));
+    alarm(60);
+    for (int round = 0; round < 30; round++)
+        CHECK(in_child(child_without, memory) == 0);
+    is_done = true;
+    for (int i = 0; i < 3; i++)
+        OK(pthread_join(threads[i], NULL));
+}
+
+static void *read_fork(void *handler)
+{
+    struct uffd_msg message;
+    ssize_t got = read(*(int *)handler, &message, sizeof message);
+    if (got != sizeof message)
+        CHECK(is_quire() && errno == ENFILE);
+    else
+        OK(close(message.arg.fork.ufd));
+    return NULL;
+}
+
+/* Quire has eight handlers. Where the child cannot get one, the fork goes on without. */
+static void most_handlers(void)
+{
+    char *memory = map(4 * PAGE, RW, ANON);
+    int handler = open_handler(O_CLOEXEC, UFFD_FEATURE_EVENT_FORK);
+    pthread_t thread;
+    add(handler, memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    for (int others = 0; others < 7; others++)
+        open_handler(O_CLOEXEC, 0);
+    OK(pthread_create(&thread, NULL, read_fork, &handler));
+    alarm(60);
+    CHECK(in_child(child_without, memory) == 0);
+    OK(pthread_join(thread, NULL));
+}
+
+struct interrupted {
+    int handler, events;
+    char *memory;
+    pthread_t forking;
+};
+
+static void *interrupt(void *argument)
+{
+    struct interrupted *fork = argument;
+    struct pollfd polled = { fork->handler, POLLIN, 0 };
+    struct uffd_msg message;
+    CHECK(poll(&polled, 1, -1) == 1);
+    OK(pthread_kill(fork->forking, SIGUSR1));
+    while (!is_done) {
+        if (poll(&polled, 1, 10) == 0)
+            continue;
+        CHECK(read(fork->handler, &message, sizeof message) == sizeof message && message.event == UFFD_EVENT_FORK);
+        struct uffdio_zeropage zeroes = { { (uintptr_t)fork->memory, 4 * PAGE }, 0, 0 };
+        int answer;
+        do
+            answer = ioctl(message.arg.fork.ufd, UFFDIO_ZEROPAGE, &zeroes);
+        while (answer != 0 && errno == EAGAIN);
+        CHECK(answer == 0 || errno == ESRCH);
+        OK(close(message.arg.fork.ufd));
+        fork->events++;
+    }
+    return NULL;
+}
+
+static void ignore(int signal)
+{
+    (void)signal;
+}
+
+/* A signal comes while the event of a fork is unread. Linux goes on; Quire begins the fork again when the event was read, and
+   the handler that the reader got for the first child knows that there is none. */
+static void interrupted(void)
+{
+    struct interrupted fork = { .memory = map(4 * PAGE, RW, ANON), .forking = pthread_self() };
+    fork.handler = open_handler(O_CLOEXEC | O_NONBLOCK, UFFD_FEATURE_EVENT_FORK);
+    add(fork.handler, fork.memory, 4 * PAGE, UFFDIO_REGISTER_MODE_MISSING);
+    signal(SIGUSR1, ignore);
+    pthread_t thread;
+    OK(pthread_create(&thread, NULL, interrupt, &fork));
+    alarm(60);
+    CHECK(in_child(child_without, fork.memory) == 0);
+    is_done = true;
+    OK(pthread_join(thread, NULL));
+    CHECK(fork.events == (is_quire() ? 2 : 1));
+}
+
 MAIN(CASE(errors), CASE(missing), CASE(protected), CASE(failing), CASE(exact), CASE(minor), CASE(poisoned), CASE(forks), CASE(events), CASE(narrowed),
-     CASE(closed), CASE(killed))
+     CASE(closed), CASE(closed_unread), CASE(killed), CASE(unread), CASE(readers), CASE(most_handlers), CASE(interrupted))

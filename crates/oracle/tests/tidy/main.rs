@@ -1,7 +1,7 @@
 //! The rules that this repository keeps, as tests over its own text: the order of the library's modules,
 //! circles of imports, what experiments name as measured, where unsafe code may stand, which modules may name
 //! a processor, which words names are made of, which test each invariant has, how long files and functions
-//! are, and what no file may say.
+//! are, what packages depend on, and what no file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 
@@ -12,6 +12,7 @@ mod invariants;
 mod length;
 mod measured;
 mod order;
+mod packages;
 mod processors;
 mod source;
 mod unsafe_code;
@@ -112,6 +113,13 @@ fn files_and_functions_are_short() {
     let mut files = rust(&sources, "crates/");
     files.retain(|file| !file.is_test());
     expect_none(&length::check(&files, length::LONGER));
+}
+
+#[test]
+fn a_package_of_tests_depends_on_what_its_library_does() {
+    let sources = all();
+    let manifest = |name: &str| page(&sources, &format!("crates/{name}/Cargo.toml"));
+    expect_none(&packages::check(&manifest("replay"), &manifest("replay-tests")));
 }
 
 #[test]

@@ -14,10 +14,10 @@ use quire::page_alloc::{Contents, Gfp, Mobility, NodeSet};
 use quire::platform::TouchHint;
 use quire::stats::Stat;
 use quire::vm::{
-    Advice, AnswerMode, Backing, Collapser, File, MapRequest, OrderPolicy, Remap, Sharing, Splitter,
-    UserfaultChanges, UserfaultModes,
+    Advice, AnswerMode, Backing, Collapser, File, FolioPolicy, MapRequest, OrderPolicy, Remap, Sharing,
+    Splitter, UserfaultChanges, UserfaultModes,
 };
-use testkit::{Stress, order, ranges_of, seed};
+use testkit::{Stress, long, order, ranges_of, seed};
 
 use super::support::{BASE, MIB, PAGE, at, config, promise, unverified};
 use crate::hugetlb::world::{HUGE, private};
@@ -30,6 +30,10 @@ const AREA: u64 = 1 << 30;
 
 /// The program of words that the kernel stores.
 const KERNEL: u64 = 0xfff;
+
+/// Words of a page, at its ends and between. Each page that is stored to gets one of them, and all of them are loaded of each
+/// page that is new: a page that was not cleared is seen for certain.
+const SPOTS: [u64; 6] = [0, 101, 203, 307, 409, 511];
 
 /// A program on one CPU, with memory of its own, a file of its own, and the kernel's calls that it makes beside.
 struct Program<'t, 'm> {
@@ -56,26 +60,35 @@ impl Program<'_, '_> {
         self.name << 48 | self.rng.u64(1..1 << 48)
     }
 
-    /// Stores a few words to each of some pages.
+    fn spot(&mut self) -> u64 {
+        SPOTS[self.rng.usize(..SPOTS.len())]
+    }
+
+    /// Stores two words to each of some pages. A page that came by a fault has nothing but zeroes beside them.
     fn scribble(&mut self, mm: &Space<'_>, from: u64, len: u64) {
         let sparse = self.rng.u64(1..4);
         for page in
             (from..from + len).step_by(PAGE as usize).filter(|page| (page / PAGE).is_multiple_of(sparse))
         {
-            for _ in 0..2 {
+            for at in [self.spot(), self.rng.u64(..512)] {
                 let word = self.word();
-                store(self.machine, mm, page + self.rng.u64(..512) * 8, word).unwrap();
+                store(self.machine, mm, page + at * 8, word).unwrap();
+            }
+            for at in SPOTS {
+                let found = load(self.machine, mm, page + at * 8).unwrap();
+                assert!(found == 0 || found >> 48 == self.name, "program {}: {found:#x}", self.name);
             }
         }
     }
 
-    /// Loads words of a range: all of two pages, and a few of each other page.
+    /// Loads words of a range: all of two pages, and those of [`SPOTS`] and another of each page.
     fn look(&mut self, mm: &Space<'_>, from: u64, len: u64, is_good: impl Fn(u64) -> bool) {
         let whole = [self.rng.u64(..len / PAGE), self.rng.u64(..len / PAGE)];
         for page in 0..len / PAGE {
-            let all = whole.contains(&page);
-            for at in 0..if all { 512 } else { 4 } {
-                let word = if all { at } else { self.rng.u64(..512) };
+            let other = self.rng.u64(..512);
+            let some = SPOTS.into_iter().chain([other]);
+            let all = 0..if whole.contains(&page) { 512 } else { 0 };
+            for word in some.chain(all) {
                 let addr = from + page * PAGE + word * 8;
                 let found = load(self.machine, mm, addr).unwrap();
                 assert!(is_good(found), "program {}: {found:#x} at {addr:#x}", self.name);
@@ -277,7 +290,7 @@ impl Program<'_, '_> {
     fn soil(&mut self, frames: FrameRange) {
         for at in frames.start.0..frames.end().0 {
             let word = KERNEL << 48 | self.rng.u64(1..1 << 48);
-            let index = self.rng.usize(..512);
+            let index = self.spot() as usize;
             self.machine.store_entry_raw(Frame(at), index, Entry::from_bits(word));
         }
     }
@@ -296,13 +309,20 @@ fn run_program(machine: &Hosted, manager: &Manager<'_>, name: u64, seed: u64, go
     drop(file);
 }
 
+/// Folios of 4 KiB alone, with those of a drawn order, and with those of 2 MiB: each has faults of its own.
+fn policies(rng: &mut Rng) -> [FolioPolicy; 3] {
+    let small = FolioPolicy::FRAMES.with(order(rng.u8(1..=8)), OrderPolicy::Always);
+    [FolioPolicy::FRAMES, small, small.with(order(9), OrderPolicy::Always)]
+}
+
 /// Runs programs side by side, two for each CPU in turn.
-fn programs<G: Fn(u64) -> bool>(cpus: usize, seed: u64, verify: bool, begin: impl Fn() -> G + Sync) {
-    println!("QUIRE_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
-    let folios = quire::vm::FolioPolicy::FRAMES
-        .with(order(rng.u8(1..=8)), OrderPolicy::Always)
-        .with(order(9), if rng.bool() { OrderPolicy::Always } else { OrderPolicy::Madvise });
+fn programs<G: Fn(u64) -> bool>(
+    cpus: usize,
+    folios: FolioPolicy,
+    seed: u64,
+    verify: bool,
+    begin: impl Fn() -> G + Sync,
+) {
     let config = if verify { config(folios) } else { unverified(folios) };
     let machine =
         HostedConfig::new(64 * MIB * cpus as u64).with_cpus(cpus).watching_clears().build().unwrap();
@@ -326,16 +346,23 @@ fn programs<G: Fn(u64) -> bool>(cpus: usize, seed: u64, verify: bool, begin: imp
 
 #[test]
 fn one_program_after_the_other() {
-    for seed in seed(1)..seed(1) + 4 {
-        programs(1, seed, seed % 2 == 0, || |round| round < 120);
+    for seed in seed(1)..seed(1) + 2 {
+        println!("QUIRE_SEED={seed}");
+        for folios in policies(&mut Rng::with_seed(seed)) {
+            programs(1, folios, seed, seed % 2 == 0, || |round| round < 80);
+        }
     }
 }
 
+/// Each policy for a fixed number of rounds, in which each leak that was planted was seen.
 #[test]
 fn programs_on_three_cpus() {
     let first = seed(fastrand::u64(..1 << 40));
-    programs(3, first, false, || {
-        let stress = Stress::begin();
-        move |round| stress.goes_on(|| round >= 20)
-    });
+    println!("QUIRE_SEED={first}");
+    for folios in policies(&mut Rng::with_seed(first)) {
+        programs(3, folios, first, false, || {
+            let stress = Stress::begin();
+            move |round| round < 12 || long() && stress.goes_on(|| true)
+        });
+    }
 }

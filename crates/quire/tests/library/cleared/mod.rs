@@ -9,6 +9,7 @@ mod drawn;
 mod leaks;
 mod moved;
 mod pools;
+mod races;
 mod ranges;
 mod spaces;
 mod support;

@@ -4,11 +4,14 @@ use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::Order;
 use quire::hugetlb::HugeSize;
-use quire::page_alloc::{Gfp, NodeSet};
+use quire::page_alloc::{Gfp, NodeSet, Urgency};
+use quire::stats::Stat;
 use quire::vm::{Backing, FolioPolicy, MapRequest, Sharing};
 
 use super::alloc::write_to;
-use super::support::{BASE, Case, GIB, Ground, MIB, at, check, config, idle, only, store_all, unverified};
+use super::support::{
+    BASE, Case, GIB, Ground, MIB, PAGE, at, check, config, idle, only, store_all, unverified,
+};
 use crate::hugetlb::world::{HUGE, private};
 use crate::vm::world::{Manager, anonymous, load, run, store};
 
@@ -191,4 +194,44 @@ fn pages_of_1_gib() {
             &[("a folio that is zero in part, given up", given_up, GIVEN_UP)],
         );
     }
+}
+
+/// Folios of 2 MiB that a program has in each GiB.
+const IN_EACH: u64 = 8;
+
+/// No GiB is free, so a page of 1 GiB needs one to be emptied. All other blocks in it are known to be zero, and stay so while it
+/// is emptied; then the page joins the pool as if nothing were known of it.
+const EMPTIED: fn(&Hosted, &Manager<'_>) = |machine, manager| {
+    let (pages, gfp) = (manager.pages(), Gfp { urgency: Urgency::Reserve, ..Gfp::USER });
+    let rest = || std::iter::from_fn(move || pages.alloc_raw(gfp, Order::BLOCK).ok());
+    let free = |block| pages.free_zeroed_raw(block, Order::BLOCK).unwrap();
+    run(manager, |mm| {
+        mm.mmap(&anonymous(BASE, 3 * IN_EACH * HUGE)).unwrap();
+        let mut blocks: Vec<_> = rest().collect();
+        for gib in 0..3 {
+            let (own, others): (Vec<_>, _) =
+                blocks.into_iter().partition(|block| block.0 / (GIB / PAGE) == gib);
+            blocks = others;
+            own.into_iter().for_each(free);
+            for block in gib * IN_EACH..(gib + 1) * IN_EACH {
+                store(machine, mm, BASE + block * HUGE, 1).unwrap();
+            }
+            blocks.extend(rest());
+        }
+        blocks.into_iter().for_each(free);
+        let moved = manager.stat(Stat::PgmigrateSuccess);
+        resize(manager, Size1G, 1);
+        assert_eq!(manager.stat(Stat::PgmigrateSuccess) - moved, IN_EACH * 512);
+        let huge = MapRequest { addr: at(BASE + 8 * GIB), ..gigantic(1) };
+        mm.mmap(&huge).unwrap();
+        (0..512).for_each(|block| store(machine, mm, huge.addr.0 + block * HUGE, 1).unwrap());
+        mm.munmap(huge.addr, GIB).unwrap();
+        resize(manager, Size1G, 0);
+    });
+};
+
+#[test]
+fn a_page_of_1_gib_that_was_emptied() {
+    let case = ("emptied", (512 - IN_EACH) * 512, EMPTIED);
+    check(Ground::Fresh, &HostedConfig::new(3 * GIB), &unverified(only(9)), &[case]);
 }

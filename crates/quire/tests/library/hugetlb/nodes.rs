@@ -226,3 +226,50 @@ fn a_surplus_page_that_is_replaced_on_another_node_is_surplus_there() {
         pools.set_overcommit(pages, Size2M, 0);
     });
 }
+
+/// Runs `work` as this CPU, whose node has the same number.
+fn as_cpu(machine: &Hosted, cpu: u32, work: impl Fn() + Sync) {
+    machine.spawn_cpus(2, |own| {
+        if own == CpuId(cpu) {
+            work()
+        }
+    });
+}
+
+/// As in Linux, a surplus page counts on the node that it comes from (`alloc_surplus_hugetlb_folio`), and a page that is
+/// freed leaves the pool only if its own node has surplus pages (`free_huge_folio`). A task reserves on one node, moves to the
+/// other, and uses up its reservation with a persistent page of that one: the surplus page stays free, also when nothing is
+/// mapped any more. The next reservation that ends unused takes it along (`return_unused_surplus_pages`).
+#[test]
+fn a_task_that_moves_to_another_node_before_it_touches_its_memory_leaves_a_surplus_page() {
+    with_config(two_nodes(NODE), Size2M, 0, |machine, manager| {
+        let (pools, pages) = (manager.huge_pools(), manager.pages());
+        let on = |node| pools.node_info(pages, Size2M, node);
+        let one = PoolInfo { total: 1, free: 1, ..PoolInfo::default() };
+        let surplus = PoolInfo { surplus: 1, ..one };
+        assert_eq!(pools.resize_node(pages, Size2M, 0, 1).after, 1);
+        pools.set_overcommit(pages, Size2M, 1);
+        let touch = |mm: &Space<'_>, cpu| {
+            as_cpu(machine, cpu, || _ = mm.fault(VirtAddr(BASE), Access::Write).unwrap());
+            node_of(mm, 0)
+        };
+        for (cpu, left) in [(1, PoolInfo::default()), (0, surplus)] {
+            let (other, mm) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+            // The persistent page is reserved for the other one.
+            other.mmap(&private(BASE, 1)).unwrap();
+            as_cpu(machine, 1, || _ = mm.mmap(&private(BASE, 1)).unwrap());
+            assert_eq!([on(0), on(1)], [one, surplus]);
+            assert_eq!(touch(&mm, cpu), u64::from(cpu));
+            mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+            assert_eq!([on(0), on(1)], [one, left]);
+            assert_eq!(touch(&other, 0), 0);
+            other.exit();
+            mm.exit();
+            assert_eq!([on(0), on(1)], [one, left]);
+        }
+        run(manager, |mm| _ = mm.mmap(&private(BASE, 1)).unwrap());
+        assert_eq!([on(0), on(1)], [one, PoolInfo::default()]);
+        pools.set_overcommit(pages, Size2M, 0);
+        assert_eq!(pools.resize_node(pages, Size2M, 0, 0).after, 0);
+    });
+}

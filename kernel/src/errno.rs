@@ -95,6 +95,8 @@ errnos! {
     EDOM = 33,
     /// Out of the range.
     ERANGE = 34,
+    /// The caller has the lock already.
+    EDEADLK = 35,
     /// A path that is too long.
     ENAMETOOLONG = 36,
     /// No memory for a lock.

@@ -91,7 +91,7 @@ fn run_command() -> Outcome {
     table::forget(&init);
     match exit {
         Exit::Exited(status) => Outcome::Exited(status),
-        Exit::Killed(signal) => Outcome::Killed(signal as u8),
+        Exit::Killed(signal) | Exit::Dumped(signal) => Outcome::Killed(signal as u8),
     }
 }
 

@@ -74,6 +74,8 @@ pub enum Leaves {
     Asleep,
     /// It could run on, and does so on an idle CPU if there is one.
     Preempted,
+    /// Its program may not run here any more: it goes to another CPU, even if no other task wants this one.
+    Moved,
     /// It waits for a lock, and stays here: on another CPU it would only wait beside the lock's holder.
     Spinning,
 }

@@ -113,6 +113,12 @@ impl<'s> UserMemory<'s> {
         Ok(found)
     }
 
+    /// Exchanges a number of four bytes if it is `expected`, and returns what was found. `None` where that would fault: the
+    /// caller may hold a spin lock.
+    pub fn exchange_u32(self, at: VirtAddr, expected: u32, new: u32) -> Option<u32> {
+        self.copies.compare_exchange_u32(at, expected, new).ok()
+    }
+
     /// The bytes up to a zero, which is not among them.
     ///
     /// # Errors

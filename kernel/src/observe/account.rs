@@ -42,6 +42,10 @@ impl Default for ProgramLayout {
     }
 }
 
+/// What a core dump contains unless a process chooses: private memory, shared memory without a name, first pages of
+/// programs, private huge pages.
+const DUMP_FILTER: u32 = 0x33;
+
 /// See the module.
 pub struct Account {
     /// How much rather (1000) or never (-1000) the process is killed when memory is out.
@@ -52,6 +56,8 @@ pub struct Account {
     pub no_new_privs: AtomicBool,
     /// Other processes of its user may look at its memory (`PR_SET_DUMPABLE`).
     pub is_dumpable: AtomicBool,
+    /// What of its memory a core dump contains (`coredump_filter`).
+    pub dump_filter: AtomicU32,
     /// The signal that it gets when its parent ends (`PR_SET_PDEATHSIG`); 0 for none.
     pub death_signal: AtomicU32,
     /// Where its program is.
@@ -76,12 +82,14 @@ impl Account {
         let adj = parent.map_or(0, |parent| parent.oom_score_adj.load(Ordering::Relaxed));
         let least_adj = parent.map_or(0, |parent| parent.least_adj.load(Ordering::Relaxed));
         let no_new_privs = parent.is_some_and(|parent| parent.no_new_privs.load(Ordering::Relaxed));
+        let dump_filter = parent.map_or(DUMP_FILTER, |parent| parent.dump_filter.load(Ordering::Relaxed));
         let is_dumpable = parent.is_none_or(|parent| parent.is_dumpable.load(Ordering::Relaxed));
         Self {
             oom_score_adj: AtomicI32::new(adj),
             least_adj: AtomicI32::new(least_adj),
             no_new_privs: AtomicBool::new(no_new_privs),
             is_dumpable: AtomicBool::new(is_dumpable),
+            dump_filter: AtomicU32::new(dump_filter),
             death_signal: AtomicU32::new(0),
             program: Mutex::new(parent.map(|parent| parent.program.lock().clone()).unwrap_or_default()),
             usage: Usage::default(),

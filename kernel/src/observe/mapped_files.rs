@@ -60,6 +60,11 @@ pub fn note_mapped(number: u64, dentry: &Arc<Dentry>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The place of the file with this number, if it still has one.
+pub fn place_of(number: u64) -> Option<Arc<Dentry>> {
+    PLACES.lock().by_number.get(&number)?.dentry.upgrade()
+}
+
 /// The device and the inode of the file with this number.
 pub(super) fn file_of(number: u64) -> Option<MappedFile> {
     PLACES.lock().by_number.get(&number).map(|place| place.file)

@@ -40,6 +40,7 @@ use crate::task::process::Process;
 pub use account::{Account, ProgramLayout};
 pub use commit::{allows as commit_allows, allows_fork, may_overcommit};
 pub use fault_log::program_ends;
+pub use names::mapped_path;
 pub use oom::badness;
 pub use settings::{SETTINGS, VERSION};
 pub use stat::note_idle;

@@ -16,6 +16,7 @@ use super::{ProcessContent, ProcessControl, ProcessFile, ProgramLayout, Thread};
 use super::{limits, number, oom, stat, status};
 use crate::errno::Errno;
 use crate::files::generated;
+use crate::memory::forced::ForcedMemory;
 use crate::memory::manager::{Space, manager};
 use crate::memory::user::UserMemory;
 use crate::task::credentials::{Right, check};
@@ -67,7 +68,16 @@ pub(super) static FILES: &[ProcessFile] = &[
         0o644,
         set_oom_score_adj,
     ),
+    writable(
+        text("coredump_filter", |process, out| {
+            writeln!(out, "{:08x}", process.account.dump_filter.load(Ordering::Relaxed))
+        }),
+        0o644,
+        set_dump_filter,
+    ),
     writable(file("comm", 0o644, ProcessContent::Thread(comm)), 0o644, set_comm),
+    file("syscall", 0o400, ProcessContent::Thread(call)),
+    text("wchan", |_, out| out.write_str("0")),
     writable(file("clear_refs", 0o200, ProcessContent::Nothing), 0o200, clear_refs),
     file("cmdline", 0o444, ProcessContent::Whole(arguments)),
     file("environ", 0o400, ProcessContent::Memory(|program, space| strings(&program.environment, space))),
@@ -92,6 +102,19 @@ pub(super) fn task_of(process: &Process, thread: Thread) -> Option<Arc<Task>> {
 pub(super) fn name(process: &Process, thread: Thread) -> Vec<u8> {
     let name = task_of(process, thread).map_or_else(|| process.identity.lock().name, |task| task.name());
     name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+}
+
+/// The call in which the task is, which reads this: its number and arguments, and where its program is. Others run or may
+/// run at any time, which Linux shows so too.
+fn call(process: &Arc<Process>, thread: Thread, out: &mut dyn Write) -> fmt::Result {
+    let task = sched::current_ref();
+    if thread.unwrap_or(process.id) != task.id() {
+        return out.write_str("running\n");
+    }
+    let [number, words @ ..] = task.call_words();
+    write!(out, "{number}")?;
+    words.iter().try_for_each(|word| write!(out, " {word:#x}"))?;
+    out.write_str("\n")
 }
 
 fn comm(process: &Arc<Process>, thread: Thread, out: &mut dyn Write) -> fmt::Result {
@@ -122,6 +145,11 @@ fn set_oom_score_adj(process: &Arc<Process>, _thread: Thread, text: &str) -> Res
     Ok(())
 }
 
+fn set_dump_filter(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(), Errno> {
+    process.account.dump_filter.store(number(text)? as u32 & DUMP_FILTER_BITS, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Forgets what is known of the past: 4 which pages were stored to, 5 how much memory there was at most. Marks of
 /// accesses cannot be cleared.
 fn clear_refs(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(), Errno> {
@@ -137,6 +165,8 @@ fn clear_refs(process: &Arc<Process>, _thread: Thread, text: &str) -> Result<(),
     }
 }
 
+/// The bits that `coredump_filter` has.
+const DUMP_FILTER_BITS: u32 = 0x1ff;
 /// The bits of a word of `pagemap` that are a frame.
 const FRAME_OF_PAGE: u64 = (1 << 55) - 1;
 
@@ -160,12 +190,12 @@ fn pagemap(space: &Space, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno>
     Ok(count)
 }
 
-/// The program's memory by its addresses, as far as the program itself could read it.
+/// The program's memory by its addresses.
 fn memory(space: &Space, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     by_pages(space, offset, bytes.len(), |other, at, part| other.read(at, &mut bytes[part]))
 }
 
-/// Stores to it, where the program itself could store.
+/// Stores to it, if it is private also where the program itself may not.
 fn store(space: &Space, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
     by_pages(space, offset, bytes.len(), |other, at, part| other.write(at, &bytes[part]))
 }
@@ -175,9 +205,9 @@ fn by_pages(
     space: &Space,
     offset: u64,
     bytes: usize,
-    mut copy: impl FnMut(&UserMemory<'_>, VirtAddr, Range<usize>) -> Result<(), Errno>,
+    mut copy: impl FnMut(&ForcedMemory<'_>, VirtAddr, Range<usize>) -> Result<(), Errno>,
 ) -> Result<usize, Errno> {
-    let other = UserMemory::of_other(sched::current_ref().space(), space);
+    let other = ForcedMemory::of(space);
     let mut done = 0;
     while done < bytes {
         let at = offset.checked_add(done as u64).ok_or(Errno::EIO)?;

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::sync::Mutex;
+use crate::task::coredump::Pattern;
 use quire::limits::MAX_MAPPINGS;
 use quire_interop::proc::TransparentHuge;
 
@@ -26,6 +27,10 @@ pub struct Settings {
     pub shmmni: AtomicU64,
     /// `kernel.shm_next_id`: the number of the next segment, once; the largest value for none.
     pub shm_next_id: AtomicU64,
+    /// `kernel.core_pattern`: the names of core dumps.
+    pub core_pattern: Mutex<Pattern>,
+    /// `kernel.core_uses_pid`: they end in the number of the process.
+    pub core_uses_pid: AtomicU64,
     /// `/sys/kernel/mm/transparent_hugepage/enabled` and its like.
     pub huge: Mutex<TransparentHuge>,
 }
@@ -44,6 +49,8 @@ pub static SETTINGS: Settings = Settings {
     shmall: AtomicU64::new(SHM_MOST),
     shmmni: AtomicU64::new(4096),
     shm_next_id: AtomicU64::new(u64::MAX),
+    core_pattern: Mutex::new(Pattern::first()),
+    core_uses_pid: AtomicU64::new(0),
     huge: Mutex::new(TransparentHuge::new()),
 };
 
@@ -51,6 +58,8 @@ pub static SETTINGS: Settings = Settings {
 pub struct Version {
     /// The kernel.
     pub system: &'static str,
+    /// The machine.
+    pub node: &'static str,
     /// The version of Linux whose calls it has.
     pub release: &'static str,
     /// Which kernel it really is.
@@ -58,4 +67,5 @@ pub struct Version {
 }
 
 /// The names.
-pub static VERSION: Version = Version { system: "Linux", release: "6.1.0", build: "quire-kernel" };
+pub static VERSION: Version =
+    Version { system: "Linux", node: "quire", release: "6.1.0", build: "quire-kernel" };

@@ -55,7 +55,8 @@ pub(super) fn status(process: &Arc<Process>, thread: Thread, out: &mut dyn Write
         sizes.status(out, &code, process.account.peak(&sizes))?;
     }
     let threads = process.threads.lock().len().max(1);
-    writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}")?;
+    let dumps = u8::from(process.dump.is_written());
+    writeln!(out, "CoreDumping:\t{dumps}\nTHP_enabled:\t1\nThreads:\t{threads}")?;
     signals(process, thread, out)?;
     capabilities(&own, out)?;
     let no_new_privs = process.account.no_new_privs.load(Ordering::Relaxed);

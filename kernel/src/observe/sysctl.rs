@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire::page_alloc::NodeSet;
 
 use super::settings::{SETTINGS, VERSION};
+use super::text::write_bytes;
 use super::{List, hugetlb, number};
 use crate::errno::Errno;
 use crate::files::{random, socket};
@@ -48,7 +49,7 @@ fn add_kernel(list: &mut List) {
     constant("ostype", VERSION.system);
     constant("osrelease", VERSION.release);
     constant("version", VERSION.build);
-    constant("hostname", "quire");
+    constant("hostname", VERSION.node);
     constant("domainname", "(none)");
     constant("cap_last_cap", "40");
     constant("ngroups_max", "65536");
@@ -60,6 +61,15 @@ fn add_kernel(list: &mut List) {
     list.text("/proc/sys/kernel/threads-max", |out| {
         writeln!(out, "{}", SETTINGS.pid_max.load(Ordering::Relaxed))
     });
+    list.control(
+        "/proc/sys/kernel/core_pattern",
+        |out| {
+            write_bytes(out, SETTINGS.core_pattern.lock().text())?;
+            out.write_char('\n')
+        },
+        |text| SETTINGS.core_pattern.lock().set(text),
+    );
+    setting(list, "kernel/core_uses_pid", &SETTINGS.core_uses_pid, 1);
     setting(list, "kernel/shmmax", &SETTINGS.shmmax, u64::MAX);
     setting(list, "kernel/shmall", &SETTINGS.shmall, u64::MAX);
     setting(list, "kernel/shmmni", &SETTINGS.shmmni, 1 << 15);

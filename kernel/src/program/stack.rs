@@ -20,7 +20,7 @@ use crate::observe::ProgramLayout;
 use crate::observe::usage::note_arguments;
 use crate::task::credentials::{Credentials, EFFECTIVE, REAL};
 use crate::task::exec::Strings;
-use crate::task::sched;
+use crate::task::{rseq, sched};
 
 /// What is mapped at first. Faults below let the mapping grow.
 const INITIAL_BYTES: u64 = 128 << 10;
@@ -115,7 +115,7 @@ fn auxiliary_vector(
     loaded: &Loaded,
     credentials: &Credentials,
     [name, random, platform]: [VirtAddr; 3],
-) -> [[u64; 2]; 19] {
+) -> [[u64; 2]; 21] {
     let program = &loaded.program;
     let (users, groups) = (credentials.users.map(u64::from), credentials.groups.map(u64::from));
     [
@@ -135,6 +135,8 @@ fn auxiliary_vector(
         (aux::AT_HWCAP, u64::from(__cpuid(1).edx)),
         (aux::AT_CLKTCK, CLOCK_TICKS),
         (aux::AT_MINSIGSTKSZ, SIGNAL_STACK_BYTES),
+        (aux::AT_RSEQ_FEATURE_SIZE, rseq::MEANT_BYTES.into()),
+        (aux::AT_RSEQ_ALIGN, rseq::ALIGNMENT.into()),
         (aux::AT_RANDOM, random.0),
         (aux::AT_EXECFN, name.0),
         (aux::AT_NULL, 0),

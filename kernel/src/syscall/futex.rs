@@ -8,6 +8,7 @@ use quire::addr::VirtAddr;
 use super::{Answer, Call};
 use crate::errno::Errno;
 use crate::task::futex::{self, ANY, Key, Word};
+use crate::task::owned_futex::{self, Place};
 use crate::time;
 
 /// The most words of one call (`FUTEX_WAITV_MAX`).
@@ -37,8 +38,8 @@ impl Call<'_> {
                 }
                 futex::wait(&[word(at)?], bits, deadline).map(|_| 0)
             }
-            abi::FUTEX_WAKE => Ok(futex::wake_key(key(at)?, value.max(1), ANY)),
-            abi::FUTEX_WAKE_BITSET => Ok(futex::wake_key(key(at)?, value.max(1), checked(bits)?)),
+            abi::FUTEX_WAKE => futex::wake_key(key(at)?, value.max(1), ANY),
+            abi::FUTEX_WAKE_BITSET => futex::wake_key(key(at)?, value.max(1), checked(bits)?),
             abi::FUTEX_REQUEUE | abi::FUTEX_CMP_REQUEUE if (value as i32) < 0 || (fourth as i32) < 0 => {
                 Err(Errno::EINVAL)
             }
@@ -57,14 +58,51 @@ impl Call<'_> {
             abi::FUTEX_WAKE_OP => {
                 let (first, other) = (key(at)?, key(second)?);
                 let old = self.modify(VirtAddr(second), bits)?;
-                let mut woken = futex::wake_key(first, value, ANY);
+                let mut woken = futex::wake_key(first, value, ANY)?;
                 if compares(old, bits)? {
-                    woken += futex::wake_key(other, fourth as u32, ANY);
+                    woken += futex::wake_key(other, fourth as u32, ANY)?;
                 }
                 Ok(woken)
             }
-            _ => Err(Errno::ENOSYS),
+            command => self.owned_futex(command, operation, private),
         }
+    }
+
+    /// The operations of futexes with an owner. Their times are absolute.
+    fn owned_futex(&self, command: u32, operation: u32, private: bool) -> Answer {
+        let [at, _, value, fourth, second, bits] = self.arguments;
+        let place =
+            |at| Key::of(self.task, VirtAddr(at), private).map(|key| Place { key, addr: VirtAddr(at) });
+        let word = |expected| place(at).map(|Place { key, addr }| Word { key, addr, expected });
+        let realtime = operation & abi::FUTEX_CLOCK_REALTIME != 0;
+        let deadline = |realtime| -> Result<Option<u64>, Errno> {
+            Ok(self.timeout(fourth)?.map(|time| if realtime { to_monotonic(time) } else { time }))
+        };
+        if realtime && !matches!(command, abi::FUTEX_LOCK_PI2 | abi::FUTEX_WAIT_REQUEUE_PI) {
+            return Err(Errno::ENOSYS);
+        }
+        match command {
+            abi::FUTEX_LOCK_PI => owned_futex::lock(place(at)?, deadline(true)?, false)?,
+            abi::FUTEX_LOCK_PI2 => owned_futex::lock(place(at)?, deadline(realtime)?, false)?,
+            abi::FUTEX_TRYLOCK_PI => owned_futex::lock(place(at)?, None, true)?,
+            abi::FUTEX_UNLOCK_PI => owned_futex::unlock(self.task, place(at)?)?,
+            abi::FUTEX_WAIT_REQUEUE_PI if at == second => return Err(Errno::EINVAL),
+            abi::FUTEX_WAIT_REQUEUE_PI => {
+                futex::wait_for_lock(&word(value as u32)?, place(second)?, deadline(realtime)?)?;
+            }
+            abi::FUTEX_CMP_REQUEUE_PI if at == second || value as u32 != 1 || (fourth as i32) < 0 => {
+                return Err(Errno::EINVAL);
+            }
+            abi::FUTEX_CMP_REQUEUE_PI => {
+                return futex::requeue_to_lock(
+                    &word(bits as u32)?,
+                    place(second)?,
+                    1 + u64::from(fourth as u32),
+                );
+            }
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(0)
     }
 
     /// `futex_waitv`: waits for several words, each described by a structure of three words.

@@ -5,14 +5,17 @@ mod exec;
 mod files;
 mod futex;
 mod ids;
+mod kcmp;
 mod limits;
 mod memory;
 mod process;
 mod process_file;
+mod rseq;
 mod signals;
 mod sockets;
 mod time;
 mod timers;
+mod unshare;
 mod wait;
 
 use alloc::sync::Arc;
@@ -203,6 +206,7 @@ impl Call<'_> {
             abi::__NR_munmap => self.munmap(),
             abi::__NR_brk => self.brk(),
             abi::__NR_mremap => self.mremap(),
+            abi::__NR_remap_file_pages => self.remap_file_pages(),
             abi::__NR_madvise => self.madvise(),
             abi::__NR_mincore => self.mincore(),
             abi::__NR_msync => self.msync(),
@@ -234,6 +238,8 @@ impl Call<'_> {
             abi::__NR_clone => self.clone(),
             abi::__NR_clone3 => self.clone3(),
             abi::__NR_fork => self.fork(),
+            abi::__NR_kcmp => self.kcmp(),
+            abi::__NR_pidfd_getfd => self.pidfd_getfd(),
             abi::__NR_pidfd_open => self.pidfd_open(),
             abi::__NR_vfork => self.vfork(),
             abi::__NR_exit => self.exit(),
@@ -262,6 +268,7 @@ impl Call<'_> {
             abi::__NR_setresuid => self.set_three_ids(Which::User),
             abi::__NR_setresgid => self.set_three_ids(Which::Group),
             abi::__NR_setgroups => self.setgroups(),
+            abi::__NR_rseq => self.rseq(),
             abi::__NR_set_tid_address => self.set_tid_address(),
             abi::__NR_set_robust_list => self.set_robust_list(),
             abi::__NR_get_robust_list => self.get_robust_list(),
@@ -271,6 +278,8 @@ impl Call<'_> {
             abi::__NR_sched_getaffinity => self.sched_getaffinity(),
             abi::__NR_sched_setaffinity => self.sched_setaffinity(),
             abi::__NR_sched_getscheduler | abi::__NR_sched_setscheduler | abi::__NR_sched_setparam => Ok(0),
+            abi::__NR_sched_get_priority_max => self.priority_bound(99),
+            abi::__NR_sched_get_priority_min => self.priority_bound(1),
             abi::__NR_sched_getparam => self.sched_getparam(),
             abi::__NR_getpriority => Ok(20),
             abi::__NR_setpriority => Ok(0),
@@ -284,6 +293,7 @@ impl Call<'_> {
             abi::__NR_setrlimit => self.setrlimit(),
             abi::__NR_getrusage => self.getrusage(),
             abi::__NR_times => self.times(),
+            abi::__NR_unshare => self.unshare(),
             abi::__NR_uname => self.uname(),
             abi::__NR_sysinfo => self.sysinfo(),
             abi::__NR_getrandom => self.getrandom(),

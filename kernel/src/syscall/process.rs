@@ -1,5 +1,6 @@
 //! What a program asks about itself and the machine, and its end.
 
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::{general as abi, prctl};
@@ -12,9 +13,9 @@ use crate::files::io::UserParts;
 use crate::files::random;
 use crate::memory::manager::manager;
 use crate::observe::VERSION;
-use crate::task::credentials::Credentials;
+use crate::task::credentials::{Credentials, REAL, Right};
 use crate::task::process::Exit;
-use crate::task::{sched, signal, table};
+use crate::task::{Task, affinity, sched, signal, table};
 use crate::time;
 
 const ARCH_SET_FS: u64 = 0x1002;
@@ -124,7 +125,7 @@ impl Call<'_> {
 
     pub(super) fn get_robust_list(&self) -> Answer {
         let [pid, head, size, ..] = self.arguments;
-        let task = if pid == 0 { sched::current() } else { table::task(pid as u32).ok_or(Errno::ESRCH)? };
+        let task = self.task_or_own(pid as u32)?;
         if !self.process().may_trace(&task.process) {
             return Err(Errno::EPERM);
         }
@@ -138,25 +139,50 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Every task may run on every CPU.
     pub(super) fn sched_getaffinity(&self) -> Answer {
-        let [_, bytes, mask, ..] = self.arguments;
+        let [pid, bytes, mask, ..] = self.arguments;
         if bytes < 8 || !bytes.is_multiple_of(8) {
             return Err(Errno::EINVAL);
         }
-        self.store_result(mask, &[(1 << area::count()) - 1])?;
+        self.store_result(mask, &[self.task_or_own(pid as u32)?.allowed.mask()])?;
         Ok(8)
     }
 
-    /// Tasks are not bound to CPUs: only a set of CPUs that exist is accepted.
+    /// `sched_setaffinity`: CPUs that the machine does not have are ignored.
     pub(super) fn sched_setaffinity(&self) -> Answer {
-        let [_, bytes, mask, ..] = self.arguments;
-        if bytes == 0 {
-            return Err(Errno::EINVAL);
-        }
+        let [pid, bytes, mask, ..] = self.arguments;
         let mut first = [0; 8];
         self.memory.read(VirtAddr(mask), &mut first[..bytes.min(8) as usize])?;
-        if u64::from_le_bytes(first) & ((1 << area::count()) - 1) == 0 { Err(Errno::EINVAL) } else { Ok(0) }
+        let task = self.task_or_own(pid as u32)?;
+        let (own, other) = (self.process().credentials(), task.process.credentials());
+        if ![other.users[REAL], other.user()].contains(&own.user()) && !own.has(Right::Nice) {
+            return Err(Errno::EPERM);
+        }
+        let mask = u64::from_le_bytes(first) & affinity::all();
+        if mask == 0 {
+            return Err(Errno::EINVAL);
+        }
+        task.allowed.set(mask);
+        task.cpus_changed();
+        // The caller may rely on it, unless it must move or end itself.
+        while sched::runs_where_forbidden(&task) && !self.task.must_leave() {
+            sched::schedule();
+        }
+        Ok(0)
+    }
+
+    fn task_or_own(&self, id: u32) -> Result<Arc<Task>, Errno> {
+        if id == 0 { Ok(sched::current()) } else { table::task(id).ok_or(Errno::ESRCH) }
+    }
+
+    /// `sched_get_priority_max` and `sched_get_priority_min`: policies for real time have priorities, which are taken and
+    /// not used.
+    pub(super) fn priority_bound(&self, bound: u64) -> Answer {
+        match self.arguments[0] as u32 {
+            abi::SCHED_FIFO | abi::SCHED_RR => Ok(bound),
+            abi::SCHED_NORMAL | abi::SCHED_BATCH | abi::SCHED_IDLE | abi::SCHED_DEADLINE => Ok(0),
+            _ => Err(Errno::EINVAL),
+        }
     }
 
     pub(super) fn sched_getparam(&self) -> Answer {
@@ -179,7 +205,7 @@ impl Call<'_> {
     pub(super) fn uname(&self) -> Answer {
         let mut names = [[0; NAME_BYTES]; 6];
         for (field, name) in
-            names.iter_mut().zip([VERSION.system, "quire", VERSION.release, VERSION.build, "x86_64"])
+            names.iter_mut().zip([VERSION.system, VERSION.node, VERSION.release, VERSION.build, "x86_64"])
         {
             field[..name.len()].copy_from_slice(name.as_bytes());
         }

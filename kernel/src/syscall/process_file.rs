@@ -1,4 +1,4 @@
-//! Calls that name a process by a descriptor: `pidfd_open`, `pidfd_send_signal` and `process_madvise`.
+//! Calls that name a process by a descriptor: `pidfd_open`, `pidfd_getfd`, `pidfd_send_signal` and `process_madvise`.
 
 use alloc::sync::Arc;
 
@@ -25,6 +25,23 @@ impl Call<'_> {
         let missing = || if table::task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH };
         let file = process_file::open(process.ok_or_else(missing)?, flags != 0);
         self.table().add(file, true)
+    }
+
+    /// `pidfd_getfd`: an open file of another process, by a descriptor of the caller's.
+    pub(super) fn pidfd_getfd(&self) -> Answer {
+        let [descriptor, wanted, flags, ..] = self.arguments;
+        if flags as u32 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (process, _) = self.process_of(descriptor)?;
+        if !table::is_known(&process) {
+            return Err(Errno::ESRCH);
+        }
+        if !self.process().may_trace(&process) {
+            return Err(Errno::EPERM);
+        }
+        let files = process.files.lock().clone();
+        self.table().add(files.get(u64::from(wanted as u32))?, true)
     }
 
     /// The process that a descriptor stands for, and whether a wait for it returns at once.

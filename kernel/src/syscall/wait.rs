@@ -7,7 +7,7 @@ use quire::addr::VirtAddr;
 
 use super::{Answer, Call};
 use crate::errno::Errno;
-use crate::task::process::{Exit, JobEvent, Process};
+use crate::task::process::{JobEvent, Process};
 use crate::task::signal::info::SigInfo;
 use crate::task::table;
 use crate::task::wait4::{Children, Event, Wanted, wait};
@@ -95,7 +95,7 @@ impl Call<'_> {
 
 fn info_of(child: &Process, event: Event) -> SigInfo {
     match event {
-        Event::Ended(exit @ (Exit::Exited(_) | Exit::Killed(_))) => SigInfo::child(abi::SIGCHLD, child, exit),
+        Event::Ended(exit) => SigInfo::child(abi::SIGCHLD, child, exit),
         Event::Job(JobEvent::Stopped(signal)) => SigInfo::job(child, abi::CLD_STOPPED, signal),
         Event::Job(JobEvent::Continued) => SigInfo::job(child, abi::CLD_CONTINUED, abi::SIGCONT),
     }

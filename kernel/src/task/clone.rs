@@ -146,6 +146,11 @@ fn build(task: &Task, request: &CloneRequest, id: u32) -> Result<Arc<Task>, Errn
     new.store_child_id_at.store(child_tid(abi::CLONE_CHILD_SETTID), Ordering::Relaxed);
     new.set_name(task.name());
     new.nodes.inherit(&task.nodes);
+    new.allowed.inherit(&task.allowed);
+    if !request.has(abi::CLONE_VM) {
+        new.rseq.set(task.rseq.get());
+        new.set_rseq_flag();
+    }
     new.signals.inherit(&task.signals, request.has(abi::CLONE_VM) && !request.has(abi::CLONE_VFORK));
     if let Some(parent) = &parent {
         super::exit::adopt(parent, &new.process, ReservedList::push);

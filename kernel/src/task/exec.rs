@@ -154,6 +154,7 @@ fn begin(
     // SAFETY: X3: the task is the running one, and its program does not run.
     *unsafe { task.user() } = context;
     task.signals.reset_for_program();
+    task.rseq.set(None);
     process.signals.reset_for_program();
     process.barriers.clear();
     process.limits.apply(task.space());

@@ -9,7 +9,7 @@ use quire::addr::VirtAddr;
 use super::process::{Exit, Process};
 use super::signal::{self, SignalSet, action::Effect, info::SigInfo};
 use super::thread::Task;
-use super::{futex, sched, table, timers};
+use super::{futex, owned_futex, sched, table, timers};
 use crate::device::serial::log;
 use crate::files::tty;
 use crate::ipc;
@@ -49,6 +49,7 @@ pub fn finish() {
 /// What the running task does last in a program's memory: it tells those that wait for futexes which it holds, and for
 /// its end.
 pub fn leave_program(task: &Task) {
+    owned_futex::end(task);
     futex::end_robust_list(task);
     clear_child_id(task);
 }

@@ -12,6 +12,7 @@ use quire::addr::VirtAddr;
 use quire::limits::FRAME_SIZE;
 use quire::vm::vma::VmaFlags;
 
+use super::owned_futex::{self, Place};
 use super::sched;
 use super::thread::Task;
 use crate::errno::Errno;
@@ -20,7 +21,7 @@ use crate::memory::user::UserMemory;
 use crate::sync::Mutex;
 use crate::time;
 
-const BUCKETS: usize = 64;
+pub(super) const BUCKETS: usize = 64;
 /// Waiters with any bit.
 pub const ANY: u32 = u32::MAX;
 /// The most entries of a robust list that are followed, as in Linux.
@@ -63,7 +64,7 @@ impl Key {
         &QUEUES[self.bucket_number()]
     }
 
-    fn bucket_number(self) -> usize {
+    pub(super) fn bucket_number(self) -> usize {
         let word = match self {
             Self::Private(space, addr) => addr ^ space << 32,
             Self::Shared(file, byte) => file.rotate_left(32) ^ byte,
@@ -79,6 +80,8 @@ struct Waiter {
     key: Mutex<Key>,
     bits: u32,
     woken: AtomicBool,
+    /// It waits to be moved to this lock (`FUTEX_WAIT_REQUEUE_PI`), and nothing else wakes it.
+    lock: Option<(Key, Arc<owned_futex::Waiter>)>,
 }
 
 /// The waiters of some keys, the one that waits longest first.
@@ -108,18 +111,86 @@ pub fn wait(words: &[Word], bits: u32, deadline: Option<u64>) -> Result<usize, E
     let mut waiters: Vec<Arc<Waiter>> = Vec::new();
     waiters.try_reserve_exact(words.len()).map_err(|_| Errno::ENOMEM)?;
     let entered = words.iter().try_for_each(|word| {
-        let waiter =
-            Waiter { task: task.clone(), key: Mutex::new(word.key), bits, woken: AtomicBool::new(false) };
-        let waiter = Arc::new(waiter);
-        list::append(&mut word.key.bucket().lock(), [waiter.clone()])?;
-        waiters.push(waiter);
-        let value = UserMemory::of(task.space()).read_u32(word.addr)?;
-        if value == word.expected { Ok(()) } else { Err(Errno::EAGAIN) }
+        waiters.push(enter(word, bits, None)?);
+        check(word)
     });
     let result = entered.and_then(|()| sleep(&waiters, &task, deadline));
     waiters.iter().for_each(leave);
     // A task that was woken has used up the wake-up, whatever else happened.
     woken(&waiters).ok_or_else(|| result.err().unwrap_or(Errno::EINTR))
+}
+
+/// The running task enters the queue of a word.
+fn enter(
+    word: &Word,
+    bits: u32,
+    lock: Option<(Key, Arc<owned_futex::Waiter>)>,
+) -> Result<Arc<Waiter>, Errno> {
+    let (key, woken) = (Mutex::new(word.key), AtomicBool::new(false));
+    let waiter = Arc::new(Waiter { task: sched::current(), key, bits, woken, lock });
+    list::append(&mut word.key.bucket().lock(), [waiter.clone()])?;
+    Ok(waiter)
+}
+
+fn check(word: &Word) -> Result<(), Errno> {
+    let value = UserMemory::of(sched::current_ref().space()).read_u32(word.addr)?;
+    if value == word.expected { Ok(()) } else { Err(Errno::EAGAIN) }
+}
+
+/// Sleeps until another task moves the running one to a lock, and the running one holds that (`FUTEX_WAIT_REQUEUE_PI`).
+///
+/// # Errors
+/// As for [`wait`]; [`Errno::EAGAIN`] also when a signal arrives after the move.
+pub fn wait_for_lock(word: &Word, lock: Place, deadline: Option<u64>) -> Result<(), Errno> {
+    let own = owned_futex::Waiter::new();
+    let waiter = enter(word, ANY, Some((lock.key, own.clone())))?;
+    let slept = check(word).and_then(|()| owned_futex::sleep(&own, deadline));
+    let was_moved = {
+        let mut queue = word.key.bucket().lock();
+        let before = queue.len();
+        queue.retain(|other| !Arc::ptr_eq(other, &waiter));
+        queue.len() == before
+    };
+    if !was_moved {
+        return slept;
+    }
+    // The word that it waited for has another value by now.
+    let again = |errno| if errno == Errno::EINTR { Errno::EAGAIN } else { errno };
+    owned_futex::finish(lock, &own, slept.map_err(again))
+}
+
+/// Moves up to `most` tasks from a word, if it has the value, to a lock (`FUTEX_CMP_REQUEUE_PI`). Returns how many.
+///
+/// # Errors
+/// [`Errno::EINVAL`] if one of them does not wait for that lock; as for [`owned_futex::lock`].
+pub fn requeue_to_lock(word: &Word, lock: Place, most: u64) -> Result<u64, Errno> {
+    loop {
+        check(word)?;
+        let seen = owned_futex::look(lock)?;
+        let mut queue = word.key.bucket().lock();
+        let mut chosen: Vec<Arc<owned_futex::Waiter>> = Vec::new();
+        for waiter in queue.iter().filter(|waiter| *waiter.key.lock() == word.key) {
+            if chosen.len() as u64 == most {
+                break;
+            }
+            let (key, own) = waiter.lock.as_ref().ok_or(Errno::EINVAL)?;
+            if *key != lock.key {
+                return Err(Errno::EINVAL);
+            }
+            list::append(&mut chosen, [own.clone()])?;
+        }
+        if owned_futex::requeue(lock, seen, &chosen)? {
+            let is_moved =
+                |own: &Arc<owned_futex::Waiter>| chosen.iter().any(|other| Arc::ptr_eq(own, other));
+            queue.retain(|waiter| waiter.lock.as_ref().is_none_or(|(_, own)| !is_moved(own)));
+            return Ok(chosen.len() as u64);
+        }
+        drop(queue);
+        if sched::current_ref().is_dying() {
+            return Err(Errno::EINTR);
+        }
+        sched::schedule();
+    }
 }
 
 fn woken(waiters: &[Arc<Waiter>]) -> Option<usize> {
@@ -159,15 +230,20 @@ fn leave(waiter: &Arc<Waiter>) {
 /// As for [`Key::of`].
 pub fn wake(task: &Task, addr: VirtAddr, most: u32) -> Result<u64, Errno> {
     let (private, shared) = (Key::of(task, addr, true)?, Key::of(task, addr, false)?);
-    let woken = wake_key(private, most, ANY);
-    Ok(if shared == private { woken } else { woken + wake_key(shared, most, ANY) })
+    let woken = wake_key(private, most, ANY)?;
+    Ok(if shared == private { woken } else { woken + wake_key(shared, most, ANY)? })
 }
 
 /// Wakes up to `most` waiters that have one of the bits. Returns how many.
-pub fn wake_key(key: Key, most: u32, bits: u32) -> u64 {
-    let mut count = 0;
+///
+/// # Errors
+/// [`Errno::EINVAL`] at a waiter that waits to be moved to a lock.
+pub fn wake_key(key: Key, most: u32, bits: u32) -> Result<u64, Errno> {
+    let (mut count, mut is_wrong) = (0, false);
     key.bucket().lock().retain(|waiter| {
-        let chosen = count < u64::from(most) && *waiter.key.lock() == key && waiter.bits & bits != 0;
+        let wanted = count < u64::from(most) && *waiter.key.lock() == key && waiter.bits & bits != 0;
+        is_wrong |= wanted && waiter.lock.is_some();
+        let chosen = wanted && !is_wrong;
         if chosen {
             count += 1;
             waiter.woken.store(true, Ordering::Release);
@@ -175,20 +251,26 @@ pub fn wake_key(key: Key, most: u32, bits: u32) -> u64 {
         }
         !chosen
     });
-    count
+    if is_wrong { Err(Errno::EINVAL) } else { Ok(count) }
 }
 
 /// Wakes up to `most` waiters, and moves up to `move_most` others to another futex. Returns how many were woken and
 /// how many moved.
 ///
 /// # Errors
-/// [`Errno::ENOMEM`]; none moved then.
+/// [`Errno::ENOMEM`]; none moved then. As for [`wake_key`].
 pub fn requeue(from: Key, to: Key, most: u32, move_most: u32) -> Result<(u64, u64), Errno> {
-    let woken = wake_key(from, most, ANY);
+    let woken = wake_key(from, most, ANY)?;
     let is_chosen = |waiter: &mut Arc<Waiter>| *waiter.key.lock() == from;
+    let refuses = |queue: &[Arc<Waiter>]| {
+        queue.iter().any(|waiter| *waiter.key.lock() == from && waiter.lock.is_some()) && move_most > 0
+    };
     let (first, second) = (from.bucket_number(), to.bucket_number());
     if first == second {
         let mut queue = from.bucket().lock();
+        if refuses(&queue) {
+            return Err(Errno::EINVAL);
+        }
         let chosen = queue.iter_mut().filter_map(|waiter| is_chosen(waiter).then_some(waiter));
         let moved = chosen.take(move_most as usize).map(|waiter| *waiter.key.lock() = to).count();
         return Ok((woken, moved as u64));
@@ -198,6 +280,9 @@ pub fn requeue(from: Key, to: Key, most: u32, move_most: u32) -> Result<(u64, u6
     let lower = QUEUES[first.min(second)].lock();
     let upper = QUEUES[first.max(second)].lock();
     let (mut old, mut new) = if first < second { (lower, upper) } else { (upper, lower) };
+    if refuses(&old) {
+        return Err(Errno::EINVAL);
+    }
     let count =
         old.iter_mut().filter_map(|waiter| is_chosen(waiter).then_some(())).take(move_most as usize).count();
     list::reserve(&mut new, count)?;

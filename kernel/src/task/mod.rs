@@ -13,8 +13,10 @@
 //! The order, where two are held: that of signals to several processes, the process table, a process, a task's signals, a
 //! wait queue, a run queue.
 
+pub mod affinity;
 pub mod barriers;
 pub mod clone;
+pub mod coredump;
 pub mod credentials;
 pub mod exec;
 pub mod exit;
@@ -23,7 +25,9 @@ pub mod group;
 pub mod limits;
 pub mod nodes;
 pub mod oom;
+pub mod owned_futex;
 pub mod process;
+pub mod rseq;
 pub mod run;
 pub mod run_queue;
 pub mod sched;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use spin::Once;
 
 use super::barriers::Registrations;
+use super::coredump::Dump;
 use super::credentials::Credentials;
 use super::group::{self, ControlGroup};
 use super::limits::Limits;
@@ -22,6 +23,9 @@ use crate::memory::manager::Space;
 use crate::observe::Account;
 use crate::sync::Mutex;
 
+/// In a status word: there is a core dump.
+const DUMPED: u32 = 0x80;
+
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -29,6 +33,8 @@ pub enum Exit {
     Exited(u8),
     /// By this signal.
     Killed(u32),
+    /// By this signal, with a core dump.
+    Dumped(u32),
 }
 
 impl Exit {
@@ -37,6 +43,7 @@ impl Exit {
         match self {
             Self::Exited(status) => u32::from(status) << 8,
             Self::Killed(signal) => signal,
+            Self::Dumped(signal) => signal | DUMPED,
         }
     }
 }
@@ -124,6 +131,10 @@ pub struct Process {
     pub(super) credentials: Mutex<Credentials>,
     /// The rights that it uses, for a look without the lock.
     pub(super) rights: AtomicU64,
+    /// It has set a timer of processor time.
+    pub has_timers: AtomicBool,
+    /// The core dump that one of its tasks writes.
+    pub dump: Dump,
     /// What the last of its tasks that called `exit(2)` gave to it.
     pub last_status: AtomicU8,
     exit: Mutex<Option<Exit>>,
@@ -176,6 +187,8 @@ impl Process {
             control_group: Mutex::new(
                 parent.map_or_else(|| group::root().clone(), |parent| parent.control_group.lock().clone()),
             ),
+            has_timers: AtomicBool::new(false),
+            dump: Dump::default(),
             last_status: AtomicU8::new(0),
             exit: Mutex::new(None),
             ended: AtomicBool::new(false),

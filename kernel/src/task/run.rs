@@ -13,7 +13,7 @@ use x86_64::instructions::interrupts;
 
 use super::signal::{self, info::SigInfo};
 use super::thread::Task;
-use super::{exit, limits, oom, sched};
+use super::{coredump, exit, limits, oom, rseq, sched, timers};
 use crate::cpu::area;
 use crate::cpu::user_mode::{self, Stop};
 use crate::errno::Errno;
@@ -38,14 +38,10 @@ pub fn user_loop() {
         if task.needs_attention() || area::this().need_resched() {
             interrupts::enable();
             if task.is_dying() {
+                coredump::join(task);
                 return;
             }
-            limits::check_processor_time(&task.process);
-            signal::deliver::deliver_pending(task);
-            if area::this().need_resched() {
-                sched::schedule();
-            }
-            oom::refill_heap(task);
+            attend(task);
             continue;
         }
         // SAFETY: X3: the registers are the running task's, and signal frames and calls change them as a
@@ -56,6 +52,26 @@ pub fn user_loop() {
             Stop::Trap(vector) => trap(task, vector),
             Stop::Interrupt => {}
         }
+    }
+}
+
+/// Does what keeps the task from its program.
+fn attend(task: &Task) {
+    if task.needs_rseq_alone() && !area::this().need_resched() {
+        return rseq::resume(task);
+    }
+    limits::check_processor_time(&task.process);
+    timers::check_processor_time(&task.process);
+    signal::deliver::deliver_pending(task);
+    if task.take_cpus_changed() {
+        sched::leave_forbidden_cpu(task);
+    }
+    if area::this().need_resched() {
+        sched::schedule();
+    }
+    oom::refill_heap(task);
+    if task.has_rseq_flag() {
+        rseq::resume(task);
     }
 }
 

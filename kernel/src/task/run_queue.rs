@@ -10,6 +10,7 @@ use quire::cpu::CpuId;
 
 use super::thread::Task;
 use crate::cpu::area::{self, MAX_CPUS};
+use crate::cpu::ipi;
 use crate::sync::IrqLock;
 
 /// The tasks that wait for one CPU.
@@ -42,13 +43,15 @@ impl Queue {
         WAITING.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes the first task that `current`'s CPU can run: the others are still on the CPU that they slept on.
-    fn take(&mut self, current: *const Task) -> Option<Arc<Task>> {
+    /// Takes the first task that `current`'s CPU can run, of those that `may` allows: the others are still on the CPU that
+    /// they slept on.
+    fn take(&mut self, current: *const Task, may: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
         let mut place = &mut self.first;
         let mut before = ptr::null();
         loop {
             let task = place.as_ref()?;
-            if Arc::as_ptr(task) == current || !task.on_cpu.swap(true, Ordering::Acquire) {
+            let is_current = Arc::as_ptr(task) == current;
+            if is_current || may(task) && !task.on_cpu.swap(true, Ordering::Acquire) {
                 break;
             }
             before = Arc::as_ptr(task);
@@ -65,15 +68,38 @@ impl Queue {
         WAITING.fetch_sub(1, Ordering::SeqCst);
         Some(task)
     }
+
+    /// Whether one of its tasks may run on a CPU.
+    fn has_for(&self, cpu: CpuId) -> bool {
+        let mut place = &self.first;
+        while let Some(task) = place {
+            if task.allowed.contains(cpu) {
+                return true;
+            }
+            // SAFETY: X4: the task is in this queue, which is the only user of its link.
+            place = unsafe { &*task.next_in_queue.get() };
+        }
+        false
+    }
 }
 
-/// Puts a task that can run at the end of the queue of an idle CPU, or else of the CPU on which it ran last.
-/// Returns the CPU.
+/// Puts a task that can run at the end of the queue of an idle CPU, or else of the CPU on which it ran last. If its
+/// program may not run there, of the first one on which it may. Returns the CPU.
 pub fn push(task: Arc<Task>) -> CpuId {
-    let last = CpuId(task.queued_on.load(Ordering::Relaxed));
-    let cpu = if area::of(last).is_idle() { last } else { idle_cpu().unwrap_or(last) };
+    let cpu = cpu_for(&task);
     push_back(cpu, task);
     cpu
+}
+
+fn cpu_for(task: &Task) -> CpuId {
+    let last = CpuId(task.queued_on.load(Ordering::Relaxed));
+    let (may, is_idle) = (|cpu: &CpuId| task.allowed.contains(*cpu), |cpu: &CpuId| area::of(*cpu).is_idle());
+    if may(&last) && is_idle(&last) {
+        return last;
+    }
+    let allowed = || (0..area::count() as u32).map(CpuId).filter(may);
+    let other = || if may(&last) { Some(last) } else { allowed().next() };
+    allowed().find(is_idle).or_else(other).unwrap_or(last)
 }
 
 /// Puts a task at the end of a CPU's queue.
@@ -85,16 +111,28 @@ pub fn push_back(cpu: CpuId, task: Arc<Task>) {
 /// Takes the next task for a CPU, on which `current` runs, and marks it as on a CPU: from the CPU's own queue, or else from
 /// the longest other one.
 pub fn pop(cpu: CpuId, current: *const Task) -> Option<Arc<Task>> {
-    if waiting() == 0 {
-        return None;
+    while waiting() > 0 {
+        let own = QUEUES[cpu.index()].lock().take(current, |_| true);
+        let Some(task) = own else { return steal(cpu, current) };
+        if Arc::as_ptr(&task) == current || task.allowed.contains(cpu) {
+            return Some(task);
+        }
+        // It may run here no more since it came into the queue.
+        task.on_cpu.store(false, Ordering::Release);
+        ipi::reschedule(push(task));
     }
-    let own = QUEUES[cpu.index()].lock().take(current);
-    own.or_else(|| steal(cpu, current))
+    None
 }
 
 /// Whether a task waits for this CPU.
 pub fn has_work(cpu: CpuId) -> bool {
     waiting() > 0 && QUEUES[cpu.index()].lock().length > 0
+}
+
+/// Whether a task waits that this CPU can run, or must pass on.
+pub fn has_work_for(cpu: CpuId) -> bool {
+    let can_steal = || (0..area::count()).any(|other| QUEUES[other].lock().has_for(cpu));
+    waiting() > 0 && (has_work(cpu) || can_steal())
 }
 
 /// How many tasks wait for a CPU.
@@ -103,13 +141,9 @@ pub fn waiting() -> usize {
 }
 
 fn steal(thief: CpuId, current: *const Task) -> Option<Arc<Task>> {
-    let others = (0..area::count()).filter(|&cpu| cpu != thief.index());
+    let others = (0..area::count()).filter(|&cpu| cpu != thief.index() && QUEUES[cpu].lock().has_for(thief));
     let longest = others.max_by_key(|&cpu| QUEUES[cpu].lock().length)?;
-    let task = QUEUES[longest].lock().take(current)?;
+    let task = QUEUES[longest].lock().take(current, |task| task.allowed.contains(thief))?;
     task.queued_on.store(thief.0, Ordering::Relaxed);
     Some(task)
-}
-
-fn idle_cpu() -> Option<CpuId> {
-    (0..area::count() as u32).map(CpuId).find(|&cpu| area::of(cpu).is_idle())
 }

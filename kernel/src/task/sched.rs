@@ -128,6 +128,19 @@ pub fn schedule() {
     make_way(Leaves::Preempted);
 }
 
+/// Whether a task is still on a CPU on which its program may not run.
+pub fn runs_where_forbidden(task: &Task) -> bool {
+    let cpu = CpuId(task.queued_on.load(Ordering::Relaxed));
+    task.on_cpu.load(Ordering::Acquire) && !task.allowed.contains(cpu)
+}
+
+/// Leaves the CPU if the running task's program may not run there any more.
+pub fn leave_forbidden_cpu(task: &Task) {
+    if !task.allowed.contains(area::cpu_id()) {
+        make_way(Leaves::Moved);
+    }
+}
+
 fn make_way(leaves: Leaves) {
     area::this().set_need_resched(false);
     switch_away(leaves);
@@ -203,7 +216,7 @@ pub fn idle_loop(wait: impl Fn()) -> ! {
         // It may have been meant for the task that ran here before, which slept before it looked. Left as it is, it would
         // say that a task wants this CPU, which then clears nothing until the next one comes.
         area::this().set_need_resched(false);
-        if run_queue::waiting() > 0 {
+        if run_queue::has_work_for(area::cpu_id()) {
             area::this().set_idle(false);
             note_idle(area::cpu_id(), false);
             interrupts::enable();
@@ -242,7 +255,7 @@ fn switch_away(leaves: Leaves) {
     let previous = area::current().cast::<Task>();
     let next = match run_queue::pop(cpu, previous) {
         Some(task) => task,
-        None if leaves != Leaves::Asleep => {
+        None if matches!(leaves, Leaves::Preempted | Leaves::Spinning) => {
             let is_limited = note_limited(current_ref());
             // Those that wait could not be taken yet.
             if is_limited || run_queue::has_work(cpu) {
@@ -264,7 +277,8 @@ fn switch_away(leaves: Leaves) {
 
 /// Whether the time that a task may use is limited. If so, it looks on its way to its program how much it has used.
 fn note_limited(task: &Task) -> bool {
-    let is_limited = task.process.limits.bounds_processor_time();
+    let process = &task.process;
+    let is_limited = process.limits.bounds_processor_time() || process.has_timers.load(Ordering::Relaxed);
     if is_limited {
         task.set_signal_flag();
     }
@@ -288,6 +302,9 @@ fn restore(enabled: bool) {
 /// Interrupts are off. `previous` runs on this CPU, and `next`, marked as on a CPU, runs nowhere.
 unsafe fn switch_to(previous: &Task, next: Arc<Task>, leaves: Leaves) {
     note_switch(previous, &next);
+    if previous.rseq.is_registered() {
+        previous.set_rseq_flag();
+    }
     let ends = note_limited(&next) || leaves != Leaves::Asleep || run_queue::has_work(area::cpu_id());
     let area = area::this();
     let next = ManuallyDrop::new(next);
@@ -339,7 +356,7 @@ pub fn finish_switch() {
     previous.on_cpu.store(false, Ordering::Release);
     match leaves {
         Leaves::Asleep => {}
-        Leaves::Preempted => kick(run_queue::push(previous)),
+        Leaves::Preempted | Leaves::Moved => kick(run_queue::push(previous)),
         Leaves::Spinning => run_queue::push_back(area::cpu_id(), previous),
     }
 }

@@ -7,8 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire::addr::VirtAddr;
 use x86_64::registers::model_specific::FsBase;
 
+use super::affinity::AllowedCpus;
 use super::nodes::TaskNodes;
 use super::process::{Name, Process};
+use super::rseq::Rseq;
 use super::signal::{self, own::OwnSignals};
 use super::{switch, table};
 use crate::cpu::area;
@@ -53,6 +55,8 @@ impl UserContext {
 /// See [`Task::attention`].
 const SIGNAL: u8 = 1;
 const DYING: u8 = 2;
+const RSEQ: u8 = 4;
+const FORBIDDEN: u8 = 8;
 /// No call was interrupted.
 const NO_CALL: u64 = u64::MAX;
 /// The call waits without an end.
@@ -62,6 +66,10 @@ const NO_END: u64 = u64::MAX;
 pub struct Task {
     /// From which nodes its memory comes.
     pub nodes: TaskNodes,
+    /// On which CPUs its program may run.
+    pub allowed: AllowedCpus,
+    /// Its restartable sequences.
+    pub rseq: Rseq,
     /// The process that it belongs to.
     pub process: Arc<Process>,
     /// See `super::sched`.
@@ -158,6 +166,8 @@ impl Task {
     ) -> Self {
         Self {
             nodes: TaskNodes::default(),
+            allowed: AllowedCpus::default(),
+            rseq: Rseq::default(),
             process,
             state: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),
@@ -200,6 +210,15 @@ impl Task {
         // No reference is made: the processor stores there while a program runs.
         // SAFETY: X3: the pointer stays inside the task.
         unsafe { &raw mut (*self.user.get()).registers }
+    }
+
+    /// The running task's call, while it is served: its number, its arguments, and the program's stack and instruction
+    /// pointers.
+    pub fn call_words(&self) -> [u64; 9] {
+        debug_assert!(core::ptr::eq(self, super::sched::current_ref()));
+        // SAFETY: X3: the task is the running one, and its program does not run.
+        let of = unsafe { &(*self.user.get()).registers };
+        [of.rax, of.rdi, of.rsi, of.rdx, of.r10, of.r8, of.r9, of.rsp, of.rip]
     }
 
     /// The program's state. The running task reads and changes its own, while its program does not run.
@@ -302,6 +321,44 @@ impl Task {
     /// The running task is about to look.
     pub fn clear_signal_flag(&self) {
         self.attention.fetch_and(!SIGNAL, Ordering::SeqCst);
+    }
+
+    /// The task has left its CPU, or begins to run: its program leaves its restartable sequence.
+    #[inline]
+    pub fn set_rseq_flag(&self) {
+        self.attention.fetch_or(RSEQ, Ordering::SeqCst);
+    }
+
+    /// Whether the running task is marked so, and nothing else keeps it from its program.
+    pub fn needs_rseq_alone(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) == RSEQ
+    }
+
+    /// Whether the running task is marked so.
+    pub fn has_rseq_flag(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & RSEQ != 0
+    }
+
+    /// The running task is about to obey the mark.
+    pub fn take_rseq_flag(&self) {
+        self.attention.fetch_and(!RSEQ, Ordering::SeqCst);
+    }
+
+    /// The CPUs have changed on which the task's program may run: it looks, wherever it runs or sleeps.
+    pub fn cpus_changed(self: &Arc<Self>) {
+        self.attention.fetch_or(FORBIDDEN, Ordering::SeqCst);
+        super::sched::interrupt(self);
+    }
+
+    /// Whether the running task must look whether it may stay on its CPU, or ends.
+    pub fn must_leave(&self) -> bool {
+        self.attention.load(Ordering::SeqCst) & (FORBIDDEN | DYING) != 0
+    }
+
+    /// Whether the running task must look, once.
+    pub fn take_cpus_changed(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & FORBIDDEN != 0
+            && self.attention.fetch_and(!FORBIDDEN, Ordering::SeqCst) & FORBIDDEN != 0
     }
 
     /// Whether a sleep of the running task ends early.

@@ -8,6 +8,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 
@@ -19,20 +20,23 @@ use super::signal::{SignalSet, set_of};
 use super::thread::Task;
 use super::wait::WaitQueue;
 use crate::errno::Errno;
+use crate::observe::usage;
 use crate::sync::Mutex;
-use crate::time;
+use crate::time::{self, timer};
 
 /// Which timer: the process's number and the number in the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TimerId {
     /// The process.
     pub process: u32,
-    /// `REAL`, or as `timer_create(2)` gave it.
+    /// `REAL`, `VIRTUAL`, `PROFILE`, or as `timer_create(2)` gave it.
     pub number: u32,
 }
 
-/// The timer of `setitimer(2)` and `alarm(2)`.
+/// The timers of `setitimer(2)`, the first of which is that of `alarm(2)` too.
 const REAL: u32 = u32::MAX;
+const VIRTUAL: u32 = u32::MAX - 1;
+const PROFILE: u32 = u32::MAX - 2;
 /// The most timers of a process.
 const MOST: u32 = 64;
 /// The least time from when a signal is taken until the next one of its timer: a program also gets on beside its handler.
@@ -58,11 +62,36 @@ impl Notice {
     }
 }
 
+/// The time by which a timer runs.
+#[derive(Clone)]
+pub enum Clock {
+    /// Real time. This clock says what absolute times mean (`CLOCK_*`).
+    Real(u32),
+    /// The processor time of its process.
+    Process,
+    /// That of one task.
+    Task(Weak<Task>),
+}
+
+impl Clock {
+    /// What it shows for a timer of a process.
+    fn now(&self, process: &Process) -> u64 {
+        match self {
+            Self::Real(_) => time::now_ns(),
+            Self::Process => usage::process_time(process),
+            Self::Task(task) => task.upgrade().map_or(0, |task| usage::task_time(&task)),
+        }
+    }
+
+    fn is_real(&self) -> bool {
+        matches!(self, Self::Real(_))
+    }
+}
+
 /// A timer, in nanoseconds.
 struct Timer {
     process: Weak<Process>,
-    /// The clock of its absolute times (`CLOCK_*`).
-    clock: u32,
+    clock: Clock,
     notice: Notice,
     /// When it is due next; `None` while it is not set.
     due: Option<u64>,
@@ -77,9 +106,14 @@ struct Timer {
 }
 
 impl Timer {
-    fn new(process: &Arc<Process>, clock: u32, notice: Notice) -> Self {
+    fn new(process: &Arc<Process>, clock: Clock, notice: Notice) -> Self {
         let process = Arc::downgrade(process);
         Self { process, clock, notice, due: None, not_before: 0, is_sent: false, interval: 0, overruns: 0 }
+    }
+
+    /// Its time now. That of a process which has ended stands still.
+    fn now(&self) -> u64 {
+        self.process.upgrade().map_or(0, |process| self.clock.now(&process))
     }
 
     /// When the next signal is to be sent.
@@ -95,7 +129,8 @@ impl Timer {
     }
 
     /// Its signal was taken, or does not wait any more. Returns whether it is due again.
-    fn go_on(&mut self, now: u64) -> bool {
+    fn go_on(&mut self) -> bool {
+        let now = self.now();
         let Some((missed, next)) = self.missed(now) else { return false };
         // `DELAYTIMER_MAX`.
         self.overruns = missed.min(i32::MAX as u64) as u32;
@@ -103,7 +138,8 @@ impl Timer {
         true
     }
 
-    fn setting(&self, now: u64) -> Setting {
+    fn setting(&self) -> Setting {
+        let now = self.now();
         let next = self.missed(now).map(|(_, next)| next).or(self.due);
         Setting { value: next.map_or(0, |next| next.saturating_sub(now).max(1)), interval: self.interval }
     }
@@ -125,7 +161,11 @@ static CHANGED: WaitQueue = WaitQueue::new();
 ///
 /// # Errors
 /// [`Errno::EAGAIN`] when the process has too many.
-pub fn create(process: &Arc<Process>, clock: u32, notice: impl FnOnce(u32) -> Notice) -> Result<u32, Errno> {
+pub fn create(
+    process: &Arc<Process>,
+    clock: Clock,
+    notice: impl FnOnce(u32) -> Notice,
+) -> Result<u32, Errno> {
     let mut timers = TIMERS.lock();
     let id = |number| TimerId { process: process.id, number };
     let free = (0..MOST).find(|&number| !timers.contains_key(&id(number))).ok_or(Errno::EAGAIN)?;
@@ -141,34 +181,63 @@ pub fn id(process: &Process, number: u32) -> Result<TimerId, Errno> {
     if number < MOST { Ok(TimerId { process: process.id, number }) } else { Err(Errno::EINVAL) }
 }
 
-/// Sets a timer and returns what it was set to.
+/// Sets a timer and returns what it was set to. It was due `late` nanoseconds ago, if that is not 0.
 ///
 /// # Errors
 /// [`Errno::EINVAL`] if there is no such timer.
-pub fn set(id: TimerId, setting: Setting) -> Result<Setting, Errno> {
+pub fn set(id: TimerId, setting: Setting, late: u64) -> Result<Setting, Errno> {
     let mut timers = TIMERS.lock();
     let timer = timers.get_mut(&id).ok_or(Errno::EINVAL)?;
-    let now = time::now_ns();
-    let before = timer.setting(now);
-    timer.due = (setting.value != 0).then(|| now.saturating_add(setting.value));
+    let before = timer.setting();
+    timer.due = (setting.value != 0).then(|| timer.now().saturating_add(setting.value).saturating_sub(late));
     timer.interval = setting.interval;
     (timer.not_before, timer.is_sent, timer.overruns) = (0, false, 0);
+    let process = timer.process.upgrade().filter(|_| !timer.clock.is_real());
     drop(timers);
-    CHANGED.wake_all();
+    match process {
+        Some(process) => {
+            process.has_timers.store(true, Ordering::Release);
+            // Those that run look, and see to it that their turns end.
+            process.threads.lock().iter().for_each(Task::signal_arrived);
+        }
+        None => CHANGED.wake_all(),
+    }
     Ok(before)
 }
 
-/// Sets the process's timer of real time, and returns what it was set to.
-pub fn set_real(process: &Arc<Process>, setting: Setting) -> Setting {
-    let id = real(process);
-    let notice = Notice::Process(SigInfo::kernel(abi::SIGALRM));
-    TIMERS.lock().entry(id).or_insert_with(|| Timer::new(process, abi::CLOCK_MONOTONIC, notice));
-    set(id, setting).unwrap_or_default()
+/// Sets a timer of the process's that `setitimer(2)` knows, and returns what it was set to.
+pub fn set_fixed(process: &Arc<Process>, which: Fixed, setting: Setting) -> Setting {
+    let id = fixed(process, which);
+    let (signal, clock) = match which {
+        Fixed::Real => (abi::SIGALRM, Clock::Real(abi::CLOCK_MONOTONIC)),
+        // What the kernel does for a program counts as the program's time.
+        Fixed::Virtual => (abi::SIGVTALRM, Clock::Process),
+        Fixed::Profile => (abi::SIGPROF, Clock::Process),
+    };
+    let notice = Notice::Process(SigInfo::kernel(signal));
+    TIMERS.lock().entry(id).or_insert_with(|| Timer::new(process, clock, notice));
+    set(id, setting, 0).unwrap_or_default()
 }
 
-/// The process's timer of real time.
-pub fn real(process: &Process) -> TimerId {
-    TimerId { process: process.id, number: REAL }
+/// A timer of `setitimer(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fixed {
+    /// `ITIMER_REAL`
+    Real,
+    /// `ITIMER_VIRTUAL`
+    Virtual,
+    /// `ITIMER_PROF`
+    Profile,
+}
+
+/// Such a timer of the process.
+pub fn fixed(process: &Process, which: Fixed) -> TimerId {
+    let number = match which {
+        Fixed::Real => REAL,
+        Fixed::Virtual => VIRTUAL,
+        Fixed::Profile => PROFILE,
+    };
+    TimerId { process: process.id, number }
 }
 
 /// What a timer is set to. Nothing if there is no such timer.
@@ -176,15 +245,15 @@ pub fn real(process: &Process) -> TimerId {
 /// # Errors
 /// [`Errno::EINVAL`] if there is no such timer.
 pub fn get(id: TimerId) -> Result<Setting, Errno> {
-    TIMERS.lock().get(&id).map(|timer| timer.setting(time::now_ns())).ok_or(Errno::EINVAL)
+    TIMERS.lock().get(&id).map(Timer::setting).ok_or(Errno::EINVAL)
 }
 
-/// The clock that a timer was made with.
+/// The clock that a timer was made with, and what it shows now if it is not of real time.
 ///
 /// # Errors
 /// [`Errno::EINVAL`] if there is no such timer.
-pub fn clock(id: TimerId) -> Result<u32, Errno> {
-    TIMERS.lock().get(&id).map(|timer| timer.clock).ok_or(Errno::EINVAL)
+pub fn clock(id: TimerId) -> Result<(Clock, u64), Errno> {
+    TIMERS.lock().get(&id).map(|timer| (timer.clock.clone(), timer.now())).ok_or(Errno::EINVAL)
 }
 
 /// How often a timer was due beyond the last signal that was taken.
@@ -204,8 +273,8 @@ pub fn delete(id: TimerId) -> Result<(), Errno> {
 }
 
 /// Deletes a process's timers: all at its end, those of `timer_create(2)` when it executes a program.
-pub fn delete_all(process: u32, also_real: bool) {
-    let last = if also_real { REAL } else { REAL - 1 };
+pub fn delete_all(process: u32, also_fixed: bool) {
+    let last = if also_fixed { REAL } else { PROFILE - 1 };
     let mut timers = TIMERS.lock();
     while let Some(id) = timers
         .range(TimerId { process, number: 0 }..=TimerId { process, number: last })
@@ -218,10 +287,16 @@ pub fn delete_all(process: u32, also_real: bool) {
 
 /// A signal of the process was taken. If it is a timer's, that goes on, and the signal tells its overruns.
 pub fn taken(process: &Process, info: &mut SigInfo) {
-    let Some(number) = info.timer_number().or((info.signal == abi::SIGALRM).then_some(REAL)) else { return };
+    let fixed = match info.signal {
+        abi::SIGALRM => Some(REAL),
+        abi::SIGVTALRM => Some(VIRTUAL),
+        abi::SIGPROF => Some(PROFILE),
+        _ => None,
+    };
+    let Some(number) = info.timer_number().or(fixed) else { return };
     let mut timers = TIMERS.lock();
     let Some(timer) = timers.get_mut(&TimerId { process: process.id, number }) else { return };
-    let goes_on = timer.go_on(time::now_ns());
+    let goes_on = timer.go_on();
     info.set_overruns(timer.overruns);
     drop(timers);
     if goes_on {
@@ -231,11 +306,11 @@ pub fn taken(process: &Process, info: &mut SigInfo) {
 
 /// Signals that waited for the process or its tasks were discarded: their timers go on.
 pub fn discarded(process: &Process, signals: SignalSet) {
-    let (first, last) = (TimerId { process: process.id, number: 0 }, real(process));
+    let (first, last) = (TimerId { process: process.id, number: 0 }, fixed(process, Fixed::Real));
     let mut goes_on = false;
     for (_, timer) in TIMERS.lock().range_mut(first..=last) {
         if timer.notice.signal().is_some_and(|signal| set_of(signal) & signals != 0) {
-            goes_on |= timer.go_on(time::now_ns());
+            goes_on |= timer.go_on();
         }
     }
     if goes_on {
@@ -244,7 +319,7 @@ pub fn discarded(process: &Process, signals: SignalSet) {
 }
 
 fn first_due() -> Option<u64> {
-    TIMERS.lock().values().filter_map(Timer::sends_at).min()
+    TIMERS.lock().values().filter(|timer| timer.clock.is_real()).filter_map(Timer::sends_at).min()
 }
 
 /// The kernel's task that sends the signals. It never ends.
@@ -253,14 +328,25 @@ pub fn serve() -> ! {
         let first = first_due();
         // Signals do not reach this task.
         let _ = CHANGED.wait_until_deadline(first, || (first_due() != first).then_some(()));
-        send_due(time::now_ns());
+        send_due(None);
         // Where one is always due, programs run between the turns.
         sched::schedule();
     }
 }
 
-fn send_due(now: u64) {
-    while let Some((id, process, notice)) = take_due(now) {
+/// On the way of a task to its program: sends what the processor time of its process has made due. The task's turn ends
+/// some time, and then it looks again.
+pub fn check_processor_time(process: &Process) {
+    if !process.has_timers.load(Ordering::Acquire) {
+        return;
+    }
+    send_due(Some(process.id));
+    timer::begin_missing_slice();
+}
+
+/// Sends the signals that are due: those of real time, or those of the processor time of one process.
+fn send_due(of: Option<u32>) {
+    while let Some((id, process, notice)) = take_due(of) {
         let sent = match (process.upgrade(), notice) {
             (Some(process), Notice::Process(info)) => send::to_process(&process, info),
             (Some(_), Notice::Task(task, info)) => match task.upgrade() {
@@ -273,15 +359,20 @@ fn send_due(now: u64) {
         if sent != Sent::Queued
             && let Some(timer) = TIMERS.lock().get_mut(&id)
         {
-            timer.go_on(now);
+            timer.go_on();
         }
     }
 }
 
-fn take_due(now: u64) -> Option<(TimerId, Weak<Process>, Notice)> {
+fn take_due(of: Option<u32>) -> Option<(TimerId, Weak<Process>, Notice)> {
     let mut timers = TIMERS.lock();
-    let is_due = |timer: &Timer| timer.sends_at().is_some_and(|at| at <= now);
-    let (&id, timer) = timers.iter_mut().find(|(_, timer)| is_due(timer))?;
+    let is_due = |timer: &Timer| timer.sends_at().is_some_and(|at| at <= timer.now());
+    let range = TimerId { process: of.unwrap_or(0), number: 0 }..=TimerId {
+        process: of.unwrap_or(u32::MAX),
+        number: REAL,
+    };
+    let mut wanted = timers.range_mut(range).filter(|(_, timer)| timer.clock.is_real() == of.is_none());
+    let (&id, timer) = wanted.find(|(_, timer)| is_due(timer))?;
     timer.is_sent = timer.interval != 0;
     if !timer.is_sent {
         timer.due = None;

@@ -49,8 +49,10 @@ impl FolderNode for DescriptorFolder {
 
 impl Directory for DescriptorFolder {
     fn find(&self, here: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
-        let digits =
-            str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()).ok_or(Errno::ENOENT)?;
+        let number_of = |name: &[u8]| str::from_utf8(name).ok()?.parse::<u32>().ok();
+        // Neither a sign nor zeroes stand before it.
+        let is_exact = |digits: &u32| format!("{digits}").as_bytes() == name;
+        let digits = number_of(name).filter(is_exact).ok_or(Errno::ENOENT)?;
         let file = self.table().get(digits.into()).map_err(|_| Errno::ENOENT)?;
         let mode = if file.can_read() { 0o500 } else { 0 } | if file.can_write() { 0o300 } else { 0 };
         let place = Target::Place(file.place().clone());

@@ -44,6 +44,10 @@ trait Contents: Send + Sync {
     fn at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno>;
     /// Does what the bytes ask for, or stores some of them at the offset. Returns how many count as written.
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno>;
+    /// Bytes are stored at the offset, so that many are stored part by part.
+    fn has_offsets(&self) -> bool {
+        false
+    }
 }
 
 /// A file about the machine.
@@ -170,6 +174,10 @@ impl Contents for OpenProcess {
         }
     }
 
+    fn has_offsets(&self) -> bool {
+        matches!(self.node.file.content, ProcessContent::Both(..))
+    }
+
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let ProcessNode { process, thread, file, .. } = &*self.node;
         if let ProcessContent::Both(_, store) = &file.content {
@@ -250,6 +258,30 @@ impl<C: Contents + 'static> GeneratedFile<C> {
     }
 }
 
+impl<C: Contents + 'static> GeneratedFile<C> {
+    /// Writes contents that are stored at an offset, up to a part that cannot be.
+    fn write_at(&self, position: &mut u64, from: &mut dyn Source) -> Result<usize, Errno> {
+        let mut chunk = Chunk::for_bytes(from.left())?;
+        let mut done = 0;
+        while from.left() > 0 {
+            let part = chunk.len().min(from.left());
+            let taken = from.take(&mut chunk[..part]);
+            match taken.and_then(|taken| self.contents.store(*position, &chunk[..taken])) {
+                Ok(stored) => {
+                    *position += stored as u64;
+                    done += stored;
+                    if stored < part {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+}
+
 impl<C: Contents + 'static> File for GeneratedFile<C> {
     fn read(&self, position: &mut u64, to: &mut dyn Sink, _io: Io) -> Result<usize, Errno> {
         let mut made = self.made.lock();
@@ -273,6 +305,9 @@ impl<C: Contents + 'static> File for GeneratedFile<C> {
     }
 
     fn write(&self, position: &mut u64, from: &mut dyn Source, _io: Io) -> Result<usize, Errno> {
+        if self.contents.has_offsets() {
+            return self.write_at(position, from);
+        }
         // One more, so that a text is found to be too long.
         let length = from.left().min(MOST_WRITTEN + 1);
         let mut chunk = Chunk::for_bytes(length)?;

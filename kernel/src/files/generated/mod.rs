@@ -7,7 +7,7 @@
 //! - [`MachineFile`]s, by path: `/proc/meminfo`, `/sys/kernel/mm/…`. Directories on the way are made.
 //! - [`ProcessFile`]s, which stand in the folder of each process, `/proc/PID` and `/proc/PID/task/TID`.
 //!
-//! Here are made: the folders of processes, their links `cwd`, `exe` and `root`, and `fd`; `self`, `thread-self`.
+//! Here are made: the folders of processes, their links `cwd`, `exe` and `root`, `fd` and `map_files`; `self`, `thread-self`.
 //!
 //! A text is made anew by each read that starts at offset 0, and later reads go on in it. A write is passed on
 //! whole; its text is at most a page.
@@ -17,6 +17,7 @@ mod file;
 mod folder;
 mod groups;
 mod link;
+mod mapped;
 mod mounts;
 mod process;
 

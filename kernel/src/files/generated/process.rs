@@ -8,6 +8,7 @@ use super::descriptors::DescriptorFolder;
 use super::file::ProcessNode;
 use super::folder::attributes_of;
 use super::link::Link;
+use super::mapped::MappedFolder;
 use super::{FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
@@ -52,9 +53,10 @@ pub(super) fn check_trace(process: &Process) -> Result<(), Errno> {
 }
 
 /// What a folder has besides the listed files. The first one has number 1.
-const FIXED: [(&str, Kind); 5] = [
+const FIXED: [(&str, Kind); 6] = [
     ("fd", Kind::Directory),
     ("task", Kind::Directory),
+    ("map_files", Kind::Directory),
     ("cwd", Kind::Symlink),
     ("exe", Kind::Symlink),
     ("root", Kind::Symlink),
@@ -78,7 +80,7 @@ impl ProcessFolder {
     fn contents(&self) -> impl Iterator<Item = (usize, (&'static str, Kind))> {
         let files = self.files.iter().map(|file| (file.name, Kind::Regular));
         let all = FIXED.into_iter().chain(files).zip(1..).map(|(content, at)| (at, content));
-        all.filter(|(_, (name, _))| self.thread.is_none() || *name != "task")
+        all.filter(|(_, (name, _))| self.thread.is_none() || !["task", "map_files"].contains(name))
     }
 
     fn node(&self, name: &str) -> Result<Arc<dyn Node>, Errno> {
@@ -90,6 +92,7 @@ impl ProcessFolder {
             "task" => {
                 return Ok(Arc::new(Threads { fs: self.fs, number, process, files: self.files }));
             }
+            "map_files" => return Ok(Arc::new(MappedFolder::new(self.fs, number, process))),
             "cwd" => Target::Place(places()?.current),
             "root" => Target::Place(places()?.root),
             "exe" => Target::Path(process.identity.lock().executable.clone()),

@@ -214,6 +214,18 @@ impl Call<'_> {
         Ok(0)
     }
 
+    /// The process gets descriptors of its own if it shares them.
+    pub(in crate::syscall) fn unshare_files(&self) -> Result<(), Errno> {
+        let shared = self.table();
+        // The process has one reference, and `shared` is one. Locks of the process go with the table that has them.
+        if Arc::strong_count(&shared) > 2 {
+            let own = shared.copy()?;
+            let old = core::mem::replace(&mut *self.process().files.lock(), own);
+            drop(old);
+        }
+        Ok(())
+    }
+
     /// `close_range`
     pub(in crate::syscall) fn close_range(&self) -> Answer {
         let [first, last, flags, ..] = self.arguments;
@@ -223,13 +235,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         if flags as u32 & CLOSE_RANGE_UNSHARE != 0 {
-            let shared = self.table();
-            // The process has one reference, and `shared` is one. Locks of the process go with the table that has them.
-            if Arc::strong_count(&shared) > 2 {
-                let own = shared.copy()?;
-                let old = core::mem::replace(&mut *self.process().files.lock(), own);
-                drop(old);
-            }
+            self.unshare_files()?;
         }
         let table = self.table();
         match flags as u32 & CLOSE_RANGE_CLOEXEC {

@@ -153,7 +153,7 @@ impl Call<'_> {
         self.map(&MapRequest { backing, sharing, forbid, ..*request })
     }
 
-    fn map(&self, request: &MapRequest<'_>) -> Answer {
+    pub(super) fn map(&self, request: &MapRequest<'_>) -> Answer {
         // As in Linux before the limits. The sum below overflows without it.
         if request.len > self.memory.end().0 {
             return Err(Errno::ENOMEM);

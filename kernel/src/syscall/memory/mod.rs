@@ -12,6 +12,7 @@ mod msync;
 mod nodes;
 mod policy;
 mod process_vm;
+mod remap;
 mod shm;
 mod userfaultfd;
 

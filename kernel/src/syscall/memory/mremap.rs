@@ -1,4 +1,4 @@
-//! `mremap` and `remap_file_pages`
+//! `mremap`
 
 use linux_raw_sys::general as abi;
 use quire::limits::FRAME_SIZE;

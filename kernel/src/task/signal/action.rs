@@ -66,6 +66,23 @@ fn default_effect(signal: u32) -> Effect {
     }
 }
 
+/// Whether a process that a signal ends leaves a core dump.
+pub fn dumps_core(signal: u32) -> bool {
+    matches!(
+        signal,
+        abi::SIGQUIT
+            | abi::SIGILL
+            | abi::SIGTRAP
+            | abi::SIGABRT
+            | abi::SIGFPE
+            | abi::SIGSEGV
+            | abi::SIGBUS
+            | abi::SIGSYS
+            | abi::SIGXCPU
+            | abi::SIGXFSZ
+    )
+}
+
 /// The actions of a process.
 #[derive(Clone)]
 pub struct Actions([Action; COUNT as usize]);

@@ -10,7 +10,7 @@ use super::own::Own;
 use super::{COUNT, SignalSet, frame, send, set_of};
 use crate::errno::Errno;
 use crate::task::thread::Task;
-use crate::task::{table, timers};
+use crate::task::{rseq, table, timers};
 
 /// Takes the running task's signals, until one runs a handler or none is left. A call that a signal interrupted is
 /// made again if it may be.
@@ -87,9 +87,9 @@ fn restart_call(task: &Task, handler: Option<&Action>) {
     }
     let Some(number) = task.take_interrupted_call() else { return };
     let restarts = |action: &Action| action.has(abi::SA_RESTART) && restarts(number) && !task.has_call_end();
-    let again = handler.is_none_or(restarts) || makes_task(number);
     // SAFETY: X3: the task is the running one, and its program does not run.
     let registers = &mut unsafe { task.user() }.registers;
+    let again = handler.is_none_or(restarts) || makes_task(number) || locks(number, registers.rsi);
     if again && registers.rax == Errno::EINTR.as_result() {
         task.set_repeats_call(handler.is_none());
         registers.rax = number;
@@ -125,10 +125,18 @@ fn makes_task(number: u64) -> bool {
     matches!(number as u32, abi::__NR_clone | abi::__NR_clone3 | abi::__NR_fork | abi::__NR_vfork)
 }
 
+/// A futex with an owner, which is waited for until it is held.
+fn locks(number: u64, operation: u64) -> bool {
+    let command = operation as u32 & !(abi::FUTEX_PRIVATE_FLAG | abi::FUTEX_CLOCK_REALTIME);
+    number as u32 == abi::__NR_futex
+        && matches!(command, abi::FUTEX_LOCK_PI | abi::FUTEX_LOCK_PI2 | abi::FUTEX_WAIT_REQUEUE_PI)
+}
+
 /// Lets the program go on in its handler.
 fn run_handler(task: &Task, info: SigInfo, action: Action) {
-    if frame::push(task, info, action).is_err() {
-        // The stack has no room for the frame.
+    let pushed = rseq::settle(task).and_then(|()| frame::push(task, info, action));
+    if pushed.is_err() {
+        // The stack has no room for the frame, or what the program says of its restartable sequence makes no sense.
         let fault = SigInfo::kernel_fault(abi::SIGSEGV);
         if info.signal == abi::SIGSEGV {
             return send::terminate(task, fault);

@@ -94,6 +94,7 @@ impl SigInfo {
         let (code, status) = match exit {
             Exit::Exited(status) => (abi::CLD_EXITED as i32, u32::from(status)),
             Exit::Killed(signal) => (abi::CLD_KILLED as i32, signal),
+            Exit::Dumped(signal) => (abi::CLD_DUMPED as i32, signal),
         };
         Self { signal, code, words: [number_and_user(child), u64::from(status), 0] }
     }

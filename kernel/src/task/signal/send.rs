@@ -11,10 +11,11 @@ use super::own::Own;
 use super::{SignalSet, UNSTOPPABLE, set_of};
 use crate::device::serial::log;
 use crate::sync::Mutex;
+use crate::task::coredump::{self, Outcome};
 use crate::task::limits::UNLIMITED;
 use crate::task::process::{Exit, JobEvent, Process};
 use crate::task::thread::Task;
-use crate::task::{table, timers};
+use crate::task::{sched, table, timers};
 
 const STOPS: SignalSet =
     set_of(abi::SIGSTOP) | set_of(abi::SIGTSTP) | set_of(abi::SIGTTIN) | set_of(abi::SIGTTOU);
@@ -259,5 +260,10 @@ pub fn terminate(task: &Task, info: SigInfo) {
             info.words[0]
         );
     }
-    task.process.begin_exit(Exit::Killed(info.signal));
+    match coredump::dump(task, &info) {
+        Outcome::None => task.process.begin_exit(Exit::Killed(info.signal)),
+        Outcome::Written => task.process.begin_exit(Exit::Dumped(info.signal)),
+        // How the process ends is said by the task that writes it.
+        Outcome::ByAnother => sched::current().kill(),
+    }
 }

@@ -59,6 +59,17 @@ impl SharedSignals {
         *self.actions.lock() = Arc::new(Mutex::new(copy));
     }
 
+    /// Whether other processes share the actions.
+    pub fn shares_actions(&self) -> bool {
+        // The process has one reference, and the handle is one.
+        Arc::strong_count(&self.handle()) > 2
+    }
+
+    /// A number by which processes that share their actions know that.
+    pub fn actions_number(&self) -> usize {
+        Arc::as_ptr(&self.handle()).addr()
+    }
+
     fn handle(&self) -> Arc<Mutex<Actions>> {
         self.actions.lock().clone()
     }

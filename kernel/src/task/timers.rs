@@ -1,7 +1,6 @@
 //! Timers that send signals (`setitimer(2)`, `timer_create(2)`, `alarm(2)`).
 //!
-//! A task of the kernel sleeps until the first one is due and sends its signal. So no signal is sent in an interrupt,
-//! whose handler could have interrupted a task that holds the locks for it.
+//! The kernel's task ([`crate::service`]) sleeps until the first one is due and sends its signal.
 //!
 //! A timer has one signal on its way at most. It is due again once that was taken, which counts how often the timer was
 //! due meanwhile. So a program with a short interval takes no more time from others than for the signals that it takes.
@@ -12,13 +11,12 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::general as abi;
 
 use super::process::Process;
-use super::sched;
 use super::signal::info::SigInfo;
 use super::signal::send::{self, Sent};
 use super::signal::{SignalSet, set_of};
 use super::thread::Task;
-use super::wait::WaitQueue;
 use crate::errno::Errno;
+use crate::service::EVENTS;
 use crate::sync::Mutex;
 use crate::time;
 
@@ -119,7 +117,6 @@ pub struct Setting {
 }
 
 static TIMERS: Mutex<BTreeMap<TimerId, Timer>> = Mutex::new(BTreeMap::new());
-static CHANGED: WaitQueue = WaitQueue::new();
 
 /// Makes a timer of the process, which sends what `notice` makes of its number. Returns the number.
 ///
@@ -154,7 +151,7 @@ pub fn set(id: TimerId, setting: Setting) -> Result<Setting, Errno> {
     timer.interval = setting.interval;
     (timer.not_before, timer.is_sent, timer.overruns) = (0, false, 0);
     drop(timers);
-    CHANGED.wake_all();
+    EVENTS.wake_all();
     Ok(before)
 }
 
@@ -225,7 +222,7 @@ pub fn taken(process: &Process, info: &mut SigInfo) {
     info.set_overruns(timer.overruns);
     drop(timers);
     if goes_on {
-        CHANGED.wake_all();
+        EVENTS.wake_all();
     }
 }
 
@@ -239,28 +236,20 @@ pub fn discarded(process: &Process, signals: SignalSet) {
         }
     }
     if goes_on {
-        CHANGED.wake_all();
+        EVENTS.wake_all();
     }
 }
 
-fn first_due() -> Option<u64> {
+/// When the first signal is to be sent.
+pub fn first_due() -> Option<u64> {
     TIMERS.lock().values().filter_map(Timer::sends_at).min()
 }
 
-/// The kernel's task that sends the signals. It never ends.
-pub fn serve() -> ! {
-    loop {
-        let first = first_due();
-        // Signals do not reach this task.
-        let _ = CHANGED.wait_until_deadline(first, || (first_due() != first).then_some(()));
-        send_due(time::now_ns());
-        // Where one is always due, programs run between the turns.
-        sched::schedule();
-    }
-}
-
-fn send_due(now: u64) {
+/// Sends the signals of the timers that are due. Returns whether one was.
+pub fn send_due(now: u64) -> bool {
+    let mut was_due = false;
     while let Some((id, process, notice)) = take_due(now) {
+        was_due = true;
         let sent = match (process.upgrade(), notice) {
             (Some(process), Notice::Process(info)) => send::to_process(&process, info),
             (Some(_), Notice::Task(task, info)) => match task.upgrade() {
@@ -276,6 +265,7 @@ fn send_due(now: u64) {
             timer.go_on(now);
         }
     }
+    was_due
 }
 
 fn take_due(now: u64) -> Option<(TimerId, Weak<Process>, Notice)> {

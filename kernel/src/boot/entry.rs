@@ -84,6 +84,12 @@ require_processor:
     cpuid
     testl ${lzcnt}, %ecx
     jz lacks_processor
+    // Nothing is cut off where the index is not below the size. Earlier versions of QEMU cut a bit off.
+    movl $-1, %eax
+    movl $32, %ecx
+    bzhil %ecx, %eax, %edx
+    cmpl %eax, %edx
+    jne lacks_processor
     movl %ebp, %ebx
     jmp has_processor
 lacks_processor:
@@ -104,7 +110,7 @@ lacks_processor:
     hlt
     jmp 2b
 text_of_lack:
-    .ascii "[quire] the processor lacks SMEP, SMAP, XSAVE, POPCNT, LZCNT or BMI: run QEMU with -cpu max\n"
+    .ascii "[quire] the processor lacks SMEP, SMAP, XSAVE, POPCNT, LZCNT or a right BZHI: run a newer QEMU with -cpu max\n"
     .ascii "[quire] end: failed\n"
 end_of_lack:
     .code64

@@ -120,7 +120,6 @@ impl Tables {
         (entry & PRESENT != 0).then_some(PhysAddr(entry & ADDRESS))
     }
 
-    #[inline(never)]
     fn entry(&mut self, virt: u64, size: u64) -> Result<&'static AtomicU64, NoTable> {
         let mut table = self.root;
         let mut covers = SIZE_512G;

@@ -14,7 +14,6 @@ use crate::errno::Errno;
 use crate::files::context::FsContext;
 use crate::files::mount;
 use crate::files::table::FileTable;
-use crate::files::tty;
 use crate::files::walk::{Follow, Walk};
 use crate::ipc;
 use crate::memory::failures;
@@ -22,31 +21,16 @@ use crate::memory::manager::{self, Balance};
 use crate::observe;
 use crate::program::image::ProgramFile;
 use crate::selftest;
+use crate::service::{self, EVENTS};
 use crate::task::credentials::ROOT;
 use crate::task::exec::{self, Strings};
 use crate::task::limits::UNLIMITED;
 use crate::task::process::{Exit, Process};
 use crate::task::signal::shared::SharedSignals;
 use crate::task::thread::{Task, UserContext};
-use crate::task::wait::WaitQueue;
-use crate::task::{exit as task_exit, run, sched, table, timers};
+use crate::task::{exit as task_exit, run, sched, table};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
-static EVENTS: WaitQueue = WaitQueue::new();
-
-/// The task that sends the signals of timers.
-pub extern "C" fn serve_timers() -> ! {
-    sched::finish_switch();
-    interrupts::enable();
-    timers::serve()
-}
-
-/// The task that takes the terminal's input.
-pub extern "C" fn serve_terminal() -> ! {
-    sched::finish_switch();
-    interrupts::enable();
-    tty::serve()
-}
 
 /// The first process has ended.
 pub fn init_ended() {
@@ -54,7 +38,7 @@ pub fn init_ended() {
     EVENTS.wake_all();
 }
 
-/// The first task: it runs the machine's command and ends the machine.
+/// The first task: it runs the machine's command, serves timers and the terminal meanwhile, and ends the machine.
 pub extern "C" fn supervise() -> ! {
     sched::finish_switch();
     interrupts::enable();
@@ -85,7 +69,7 @@ fn run_command() -> Outcome {
         log!("cannot run {}: {errno}", path.escape_ascii());
         return Outcome::NotStarted(errno);
     }
-    EVENTS.wait_uninterruptible(|| ENDED.load(Ordering::Acquire).then_some(()));
+    service::serve_until(&ENDED);
     let init = table::process(table::INIT).expect("kept until it is forgotten here");
     let exit = init.exit().unwrap_or(Exit::Exited(0));
     table::forget(&init);

@@ -20,6 +20,7 @@ mod observe;
 mod panic;
 mod program;
 mod selftest;
+mod service;
 mod sync;
 mod syscall;
 mod task;
@@ -57,7 +58,7 @@ extern "C" fn kernel_entry(start_info: PhysAddr) -> ! {
         exit(selftest::run());
     }
     idle::become_idle();
-    start_tasks();
+    start_supervisor();
     idle::run()
 }
 
@@ -115,16 +116,12 @@ fn start_memory(info: BootInfo) {
     }
 }
 
-/// Starts the first tasks.
+/// Starts the first task.
 #[inline(never)]
-fn start_tasks() {
+fn start_supervisor() {
     files::tty::connect();
     device::disk::start();
-    let kernel = Process::kernel();
-    // All exist before one runs: the supervisor measures what is in use.
-    let tasks = [init::supervise, init::serve_timers, init::serve_terminal].map(|start| {
-        let context = UserContext::new(Registers::default());
-        Task::new(kernel.clone(), 0, context, None, start).expect("memory for the first tasks")
-    });
-    tasks.into_iter().for_each(sched::start);
+    let context = UserContext::new(Registers::default());
+    let task = Task::new(Process::kernel(), 0, context, None, init::supervise);
+    sched::start(task.expect("memory for the first task"));
 }

@@ -206,6 +206,14 @@ static int put(const char *path, const char *value) {
     return done;
 }
 
+// What all zones keep free, in pages.
+static long marks(void) {
+    long sum = 0;
+    slurp("/proc/zoneinfo");
+    for (const char *at = text; (at = strstr(at, "\n        min ")); at++) sum += atol(at + 13);
+    return sum;
+}
+
 // How many pieces of 2 MiB buddyinfo shows.
 static long large_pieces(void) {
     long found = 0;
@@ -301,10 +309,11 @@ static void settings(void) {
     slurp("/proc/zoneinfo");
     expect("min_free_kbytes", put(min_free, "8193"), 0, 0);
     expect("min_free_kbytes", atol(slurp(min_free)), 8193, 0);
-    long marks = 0;
-    slurp("/proc/zoneinfo");
-    for (const char *at = text; (at = strstr(at, "\n        min ")); at++) marks += atol(at + 13);
-    expect("marks of the zones", marks * 4, 8192, 16);
+    expect("marks of the zones", marks() * 4, 8192, 16);
+    // The kernel's own reserve is the lower half: of 16 frames for each CPU, two at least.
+    expect("min_free_kbytes", put(min_free, "0"), 0, 0);
+    expect("min_free_kbytes", atol(slurp(min_free)), 0, 0);
+    if (marks() < 2 * 2 * 16) fail("marks of the zones, without a reserve", marks(), 2 * 2 * 16);
     expect("min_free_kbytes", put(min_free, "-1"), EINVAL, 0);
     char old[32];
     snprintf(old, sizeof old, "%ld", kept);

@@ -26,6 +26,8 @@ global_asm!(
 pvh_entry:
     cli
     cld
+    jmp require_processor
+has_processor:
     // Long mode, with NX, because the kernel's own tables use it (SDM volume 3, 10.8.5).
     movl %cr4, %eax
     orl ${cr4_pae}, %eax
@@ -55,6 +57,63 @@ long_mode:
     movabsq $kernel_entry, %rax
     call *%rax
     ud2
+    "#,
+    r#"
+    .section .boot.text, "ax"
+    .code32
+    // What the compiler was told that the processor has (`.cargo/config.toml`), and what the kernel needs besides. Before
+    // the first function, which may have such an instruction. EBX is kept.
+require_processor:
+    movl %ebx, %ebp
+    xorl %eax, %eax
+    cpuid
+    cmpl $7, %eax
+    jb lacks_processor
+    movl $1, %eax
+    cpuid
+    notl %ecx
+    testl ${leaf_1}, %ecx
+    jnz lacks_processor
+    movl $7, %eax
+    xorl %ecx, %ecx
+    cpuid
+    notl %ebx
+    testl ${leaf_7}, %ebx
+    jnz lacks_processor
+    movl $0x80000001, %eax
+    cpuid
+    testl ${lzcnt}, %ecx
+    jz lacks_processor
+    // Nothing is cut off where the index is not below the size. Earlier versions of QEMU cut a bit off.
+    movl $-1, %eax
+    movl $32, %ecx
+    bzhil %ecx, %eax, %edx
+    cmpl %eax, %edx
+    jne lacks_processor
+    movl %ebp, %ebx
+    jmp has_processor
+lacks_processor:
+    movl $text_of_lack, %esi
+    movl $(end_of_lack - text_of_lack), %ecx
+    // As `crate::device::log` and `exit` do.
+    movw $0xe9, %dx
+    inb %dx, %al
+    cmpb $0xe9, %al
+    je 1f
+    movw $0x3f8, %dx
+1:
+    rep outsb
+    movl $0x7f, %eax
+    movw $0xf4, %dx
+    outl %eax, %dx
+2:
+    hlt
+    jmp 2b
+text_of_lack:
+    .ascii "[quire] the processor lacks SMEP, SMAP, XSAVE, POPCNT, LZCNT or a right BZHI: run a newer QEMU with -cpu max\n"
+    .ascii "[quire] end: failed\n"
+end_of_lack:
+    .code64
     "#,
     r#"
     .section .boot.tables, "a"
@@ -100,6 +159,11 @@ boot_gdt_pointer:
     .text
     "#,
     stack_bytes = const STACK_BYTES,
+    // POPCNT and XSAVE.
+    leaf_1 = const 1 << 23 | 1 << 26,
+    // BMI1, SMEP, BMI2, SMAP.
+    leaf_7 = const 1 << 3 | 1 << 7 | 1 << 8 | 1 << 20,
+    lzcnt = const 1 << 5,
     cr4_pae = const 1 << 5,
     msr_efer = const 0xc000_0080_u32,
     efer_lme_nxe = const (1 << 8) | (1 << 11),

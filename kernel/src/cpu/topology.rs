@@ -74,11 +74,28 @@ pub struct Topology {
 impl Topology {
     /// A machine whose firmware says nothing: the running CPU, one node, and controllers at their usual places.
     pub fn new(apic_id: u32) -> Self {
+        let mut topology = const { Self::unknown() };
+        topology.apic_ids = [apic_id; MAX_CPUS];
+        topology
+    }
+
+    /// Of constants alone, which are copied: to compute them in the kernel takes more code than room.
+    const fn unknown() -> Self {
         let mut distances = [[REMOTE; MAX_NODES]; MAX_NODES];
-        (0..MAX_NODES).for_each(|node| distances[node][node] = LOCAL);
+        let mut node = 0;
+        while node < MAX_NODES {
+            distances[node][node] = LOCAL;
+            node += 1;
+        }
+        let mut lines = [Line { number: 0, active_low: false, level: false }; ISA_LINES];
+        let mut line = 0;
+        while line < ISA_LINES {
+            lines[line].number = line as u32;
+            line += 1;
+        }
         Self {
             local_apic: LOCAL_APIC,
-            apic_ids: [apic_id; MAX_CPUS],
+            apic_ids: [0; MAX_CPUS],
             cpus: 1,
             cpu_nodes: [0; MAX_CPUS],
             domains: [0; MAX_NODES],
@@ -88,7 +105,7 @@ impl Topology {
             distances,
             io_apics: [IoApicPlace { registers: IO_APIC, first: 0 }; MAX_IO_APICS],
             io_apic_count: 0,
-            lines: core::array::from_fn(|line| Line { number: line as u32, active_low: false, level: false }),
+            lines,
         }
     }
 

@@ -10,7 +10,6 @@ use super::dentry::Dentry;
 use super::node::{Attributes, FsInfo, Kind, Node};
 use super::open::{File, OpenFile, Opening};
 use crate::errno::Errno;
-use crate::time;
 
 /// The number of their file system.
 const FS: u64 = 2;
@@ -26,23 +25,7 @@ pub fn take_number() -> u64 {
 
 /// What `stat` shows of such a node.
 pub fn attributes(number: u64, kind: Kind) -> Attributes {
-    let now = time::realtime_ns();
-    Attributes {
-        fs: FS,
-        number,
-        kind,
-        mode: 0o600,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        unit: FRAME_SIZE,
-        blocks: 0,
-        accessed: now,
-        modified: now,
-        changed: now,
-        created: now,
-    }
+    Attributes::of_kernel(FS, number, kind, 0o600)
 }
 
 /// What `statfs` shows of their file system.

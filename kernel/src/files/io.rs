@@ -12,6 +12,7 @@ use quire::limits::FRAME_SIZE;
 
 use crate::errno::Errno;
 use crate::memory::user::UserMemory;
+use crate::task::sched;
 
 /// The most bytes of one call, as in Linux (`MAX_RW_COUNT`).
 pub const MOST_BYTES: u64 = 0x7fff_f000;
@@ -216,4 +217,29 @@ impl DerefMut for Chunk {
             Self::Large(bytes) => bytes,
         }
     }
+}
+
+/// Gives a reader bytes that `make` stores, a chunk at a time: it is called with a part of the chunk that has what the last
+/// call left there, or zeroes.
+///
+/// # Errors
+/// [`Errno::EFAULT`], [`Errno::ENOMEM`].
+pub fn produce(to: &mut dyn Sink, make: fn(&mut [u8])) -> Result<usize, Errno> {
+    let mut chunk = Chunk::for_bytes(to.left())?;
+    let mut done = 0;
+    while to.left() > 0 {
+        let part = chunk.len().min(to.left());
+        make(&mut chunk[..part]);
+        match to.put(&chunk[..part]) {
+            Ok(put) => {
+                done += put;
+                if put < part || sched::call_shall_end() {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
 }

@@ -1,9 +1,8 @@
 //! `/dev/null`, `/dev/zero` and `/dev/full`.
 
-use super::io::{Chunk, Sink, Source};
+use super::io::{self, Sink, Source};
 use super::open::{File, Io, Mapping};
 use crate::errno::Errno;
-use crate::task::sched;
 
 /// Takes everything, and gives nothing.
 pub struct Null;
@@ -47,20 +46,5 @@ impl File for Full {
 }
 
 fn put_zeroes(to: &mut dyn Sink) -> Result<usize, Errno> {
-    let chunk = Chunk::for_bytes(to.left())?;
-    let mut done = 0;
-    while to.left() > 0 {
-        let part = chunk.len().min(to.left());
-        match to.put(&chunk[..part]) {
-            Ok(put) => {
-                done += put;
-                if put < part || sched::call_shall_end() {
-                    break;
-                }
-            }
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
+    io::produce(to, |_| {})
 }

@@ -100,6 +100,7 @@ pub fn end() {
     archive::forget_changes();
 }
 
+#[inline(never)]
 fn at(directory: &Arc<Dentry>, name: &str) -> Result<Arc<Dentry>, Errno> {
     directory.node().directory()?.find(directory, name.as_bytes())
 }
@@ -109,6 +110,7 @@ fn directory(parent: &Arc<Dentry>, name: &str, mode: u32) -> Result<(), Errno> {
 }
 
 /// Makes an entry unless there is one.
+#[inline(never)]
 fn make(parent: &Arc<Dentry>, name: &str, kind: NewKind, mode: u32) -> Result<(), Errno> {
     match parent.node().directory()?.create(parent, name.as_bytes(), New::own(kind, mode)) {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),

@@ -6,12 +6,14 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general as abi;
+use quire::limits::FRAME_SIZE;
 
 use super::claim::Claims;
 use super::dentry::Dentry;
 use super::open::{File, Opening};
 use crate::errno::Errno;
 use crate::task::credentials::{self, Right};
+use crate::time;
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +105,29 @@ pub struct Attributes {
     pub changed: u64,
     /// When it was made.
     pub created: u64,
+}
+
+impl Attributes {
+    /// Those of a node of the kernel's own that has no contents, as if it had just been made.
+    pub fn of_kernel(fs: u64, number: u64, kind: Kind, mode: u32) -> Self {
+        let now = time::realtime_ns();
+        Self {
+            fs,
+            number,
+            kind,
+            mode,
+            links: if kind == Kind::Directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            size: 0,
+            unit: FRAME_SIZE,
+            blocks: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+        }
+    }
 }
 
 /// A change of attributes; what is `None` stays.

@@ -6,11 +6,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use spin::Once;
 
-use super::io::{Chunk, Sink, Source};
+use super::io::{self, Sink, Source};
 use super::open::{File, Io};
 use crate::errno::Errno;
 use crate::sync::Mutex;
-use crate::task::sched;
 
 /// The bit of CPUID leaf 1, ECX, for RDRAND.
 const RDRAND: u32 = 1 << 30;
@@ -56,23 +55,7 @@ unsafe fn rdrand(value: &mut u64) -> bool {
 /// # Errors
 /// [`Errno::EFAULT`], [`Errno::ENOMEM`].
 pub fn read(to: &mut dyn Sink) -> Result<usize, Errno> {
-    let mut chunk = Chunk::for_bytes(to.left())?;
-    let mut done = 0;
-    while to.left() > 0 {
-        let part = chunk.len().min(to.left());
-        fill(&mut chunk[..part]);
-        match to.put(&chunk[..part]) {
-            Ok(put) => {
-                done += put;
-                if put < part || sched::call_shall_end() {
-                    break;
-                }
-            }
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
+    io::produce(to, fill)
 }
 
 /// An open `/dev/random`.

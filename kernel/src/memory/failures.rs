@@ -20,6 +20,9 @@ static ASKED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 /// The largest allocation of the kernel's heap that does not fail.
 static LARGEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
+/// How many requests are made now that must not fail on purpose.
+static SPARED: AtomicUsize = AtomicUsize::new(0);
+
 /// From here on requests fail, if the command line says so.
 pub fn start() {
     let each = command::option("fail-nth").and_then(|value| value.parse().ok()).unwrap_or(0);
@@ -48,8 +51,19 @@ pub fn fails() -> bool {
     each != 0 && is_drawn(each)
 }
 
+/// Makes a request to which memory is left that is kept for it: it does not fail on purpose, and neither do others meanwhile.
+pub fn spared<R>(request: impl FnOnce() -> R) -> R {
+    SPARED.fetch_add(1, Ordering::Relaxed);
+    let result = request();
+    SPARED.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
 #[cold]
 fn is_drawn(each: u64) -> bool {
+    if SPARED.load(Ordering::Relaxed) > 0 {
+        return false;
+    }
     let asked = ASKED[area::cpu_id().index()].fetch_add(1, Ordering::Relaxed);
     // A multiplication by an odd number moves what differs to the upper bits.
     let drawn = (asked / each + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;

@@ -1,26 +1,33 @@
 //! The kernel's heap: `Box`, `Arc` and `Vec` are slabs and folios of Quire.
 //!
 //! Rust's small containers cannot report that memory is short. So when Quire has none, an allocation of at most 64 KiB
-//! gets a folio that was set aside, and the task that took it fills the reserve again before it returns to its program
-//! (`crate::task::oom`). Larger allocations fail, and their callers must expect it. What a call makes many of goes
-//! to a list, which fails when half of the reserve is used ([`super::list`]).
+//! comes out of a reserve, and the task that took it sees to it that the reserve is whole again before it returns to its
+//! program (`crate::task::oom`). Larger allocations fail, and their callers must expect it. What a call makes many of
+//! goes to a list, which fails when half of the reserve is used ([`super::list`]).
+//!
+//! The reserve of single frames is the lower half of what zones keep free (`WMARK_MIN`): Quire gives it to requests of
+//! the greatest urgency alone, which nothing else makes. Larger folios are set aside, because frames in a row may be
+//! used up before frames are.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use quire::addr::Order;
 use quire::limits::FRAME_SIZE;
+use quire::page_alloc::{Gfp, Urgency};
 use quire_interop::Heap;
 
-use super::failures;
 use super::platform::Machine;
+use super::{failures, layout, manager};
 use crate::cpu::area::{self, MAX_CPUS};
 
-/// How many folios of 1, 2, 4, 8 and 16 frames are set aside where there are [`MAX_CPUS`]: single frames for
-/// the objects that as many CPUs make in one call each, and larger ones for lists that grow.
-const FOLIOS: [usize; 5] = [128, 4, 2, 2, 2];
-const SLOTS: usize = 128 + 4 + 2 + 2 + 2;
-/// Fewer CPUs set their share aside, but not less than that of so many: one call may make more than others.
+/// How many folios of 2, 4, 8 and 16 frames are set aside where there are [`MAX_CPUS`], for lists that grow.
+const FOLIOS: [usize; 4] = [4, 2, 2, 2];
+const SLOTS: usize = 4 + 2 + 2 + 2;
+/// How many single frames the objects take that one CPU makes in a call.
+const FRAMES: u64 = 16;
+/// Fewer CPUs have their share of the reserve, but not less than that of so many: one call may make more than others.
 const LEAST_CPUS: usize = 2;
 
 /// The heap with its reserve.
@@ -28,10 +35,10 @@ pub struct KernelHeap {
     heap: Heap<Machine>,
     /// Folios of the inner heap, in the order of [`FOLIOS`], or null.
     reserve: [AtomicPtr<u8>; SLOTS],
-    /// A folio was taken since [`Self::refill`] found all there.
+    /// Something was taken since [`Self::refill`] found the reserve whole.
     is_used: AtomicBool,
-    /// See [`Self::is_short`].
-    is_short: AtomicBool,
+    /// Single frames that were taken since then.
+    used: AtomicU64,
     /// See [`Self::taken`].
     taken: AtomicU64,
 }
@@ -40,8 +47,8 @@ impl KernelHeap {
     /// A heap that has no memory yet.
     pub const fn new() -> Self {
         let reserve = [const { AtomicPtr::new(null_mut()) }; SLOTS];
-        let (is_used, is_short) = (AtomicBool::new(true), AtomicBool::new(false));
-        Self { heap: Heap::new(), reserve, is_used, is_short, taken: AtomicU64::new(0) }
+        let (used, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { heap: Heap::new(), reserve, is_used: AtomicBool::new(true), used, taken }
     }
 
     /// Quire's heap below.
@@ -49,32 +56,31 @@ impl KernelHeap {
         &self.heap
     }
 
-    /// Fills the reserve as far as there is memory. Returns whether it is full.
+    /// Fills the reserve as far as there is memory. Returns whether it is whole. May wait for other CPUs.
     pub fn refill(&self) -> bool {
         if !self.is_used.swap(false, Ordering::Relaxed) {
             return true;
         }
+        let used = self.used.load(Ordering::Relaxed);
         // Each slot is tried: the next allocation may succeed.
         let empty = self.slots().filter(|&(slot, layout)| !self.fill(slot, layout)).count();
-        self.is_used.fetch_or(empty != 0, Ordering::Relaxed);
-        self.note_use();
-        empty == 0
+        let is_whole = empty == 0 && (used == 0 || keeps_its_frames());
+        if is_whole {
+            self.used.store(0, Ordering::Relaxed);
+        } else {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+        is_whole
     }
 
     /// Whether half of the single frames are used.
     pub fn is_short(&self) -> bool {
-        self.is_short.load(Ordering::Relaxed)
+        2 * self.used.load(Ordering::Relaxed) >= frames()
     }
 
     /// How many folios of the reserve were handed out.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
-    }
-
-    fn note_use(&self) {
-        let singles = || self.slots().filter(|(_, layout)| layout.size() == FRAME_SIZE as usize);
-        let empty = singles().filter(|(slot, _)| slot.load(Ordering::Relaxed).is_null()).count();
-        self.is_short.store(2 * empty >= singles().count(), Ordering::Relaxed);
     }
 
     fn fill(&self, slot: &AtomicPtr<u8>, layout: Layout) -> bool {
@@ -99,29 +105,59 @@ impl KernelHeap {
         // The task looks at the reserve on its way to its program.
         area::this().set_need_resched(true);
         let order = wanted.size().max(wanted.align()).div_ceil(FRAME_SIZE as usize).next_power_of_two();
-        let fitting = self.slots().filter(|(_, layout)| layout.size() == order * FRAME_SIZE as usize);
-        let mut folios = fitting.map(|(slot, _)| slot.swap(null_mut(), Ordering::Acquire));
-        let folio = folios.find(|folio| !folio.is_null()).unwrap_or(null_mut());
+        let folio = if order == 1 { self.take_frame() } else { self.take_folio(order * FRAME_SIZE as usize) };
         self.taken.fetch_add(u64::from(!folio.is_null()), Ordering::Relaxed);
-        self.note_use();
         folio
+    }
+
+    fn take_frame(&self) -> *mut u8 {
+        let Some(manager) = manager::started() else { return null_mut() };
+        self.used.fetch_add(1, Ordering::Relaxed);
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
+        let folio = failures::spared(|| manager.pages().alloc(gfp, Order::FRAME));
+        folio.map_or(null_mut(), |folio| layout::direct_map(folio.into_raw().addr()))
+    }
+
+    fn take_folio(&self, bytes: usize) -> *mut u8 {
+        let fitting = self.slots().filter(|(_, layout)| layout.size() == bytes);
+        let mut folios = fitting.map(|(slot, _)| slot.swap(null_mut(), Ordering::Acquire));
+        folios.find(|folio| !folio.is_null()).unwrap_or(null_mut())
     }
 
     fn slots(&self) -> impl Iterator<Item = (&AtomicPtr<u8>, Layout)> {
         let cpus = area::count().max(LEAST_CPUS);
-        let layouts = FOLIOS.iter().enumerate().flat_map(move |(order, &most)| {
+        let layouts = FOLIOS.iter().enumerate().flat_map(move |(at, &most)| {
             let count = (most * cpus).div_ceil(MAX_CPUS);
-            let bytes = (FRAME_SIZE as usize) << order;
+            let bytes = (FRAME_SIZE as usize) << (at + 1);
             let layout = Layout::from_size_align(bytes, bytes).expect("a small power of two");
             core::iter::repeat_n(layout, count)
         });
         self.reserve.iter().zip(layouts)
     }
 
-    /// How many of Quire's frames are in the reserve.
+    /// How many of Quire's frames are in the folios that are set aside.
     pub fn reserved_frames(&self) -> u64 {
         let full = self.slots().filter(|(slot, _)| !slot.load(Ordering::Relaxed).is_null());
         full.map(|(_, layout)| layout.size() as u64 / FRAME_SIZE).sum()
+    }
+}
+
+/// How many single frames the reserve has.
+pub fn frames() -> u64 {
+    FRAMES * area::count().max(LEAST_CPUS) as u64
+}
+
+/// Whether zones have all that they keep free, so that other requests can be served too. What lists hold is for those.
+fn keeps_its_frames() -> bool {
+    let pages = manager::manager().pages();
+    let is_there = || {
+        let sums = pages.zone_info().map(|zone| (zone.free, zone.marks.min));
+        let (free, kept) = sums.fold((0, 0), |(free, kept), zone| (free + zone.0, kept + zone.1));
+        free >= kept
+    };
+    is_there() || {
+        pages.lists().drain_all();
+        is_there()
     }
 }
 

@@ -97,6 +97,11 @@ pub fn show_memory() {
     }
 }
 
+/// The manager, if [`start`] has returned.
+pub fn started() -> Option<&'static MemoryManager<'static, Machine>> {
+    MANAGER.get()
+}
+
 /// The manager, after [`start`].
 pub fn manager() -> &'static MemoryManager<'static, Machine> {
     MANAGER.get().expect("started before the first program")

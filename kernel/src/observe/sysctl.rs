@@ -11,6 +11,7 @@ use super::{List, hugetlb, number};
 use crate::errno::Errno;
 use crate::files::{random, socket};
 use crate::ipc;
+use crate::memory::heap;
 use crate::memory::manager::manager;
 use crate::task::table;
 
@@ -31,8 +32,9 @@ pub(super) fn add(list: &mut List) {
     list.text("/proc/sys/net/ipv4/ip_local_port_range", |out| {
         writeln!(out, "{}\t{}", socket::EPHEMERAL.start(), socket::EPHEMERAL.end())
     });
-    let min_free = |out: &mut dyn Write| {
-        writeln!(out, "{}", manager().pages().min_free() * 4 + MIN_FREE_REST.load(Ordering::Relaxed))
+    let min_free = |out: &mut dyn Write| match MIN_FREE.load(Ordering::Relaxed) {
+        u64::MAX => writeln!(out, "{}", manager().pages().min_free() * 4),
+        written => writeln!(out, "{written}"),
     };
     list.control("/proc/sys/vm/min_free_kbytes", min_free, set_min_free);
     // These follow from the memory that there is, and from the addresses that programs have.
@@ -156,13 +158,14 @@ fn set_max_map_count(text: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// KiB beyond whole pages that were written to `min_free_kbytes`: readers expect what they wrote.
-static MIN_FREE_REST: AtomicU64 = AtomicU64::new(0);
+/// The KiB that were written to `min_free_kbytes`, which its readers expect; the largest number before.
+static MIN_FREE: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// The lower half is the reserve of the kernel's heap, so zones never keep less than that needs.
 fn set_min_free(text: &str) -> Result<(), Errno> {
     let kib = number(text).ok().filter(|kib| *kib <= i32::MAX as u64).ok_or(Errno::EINVAL)?;
-    manager().pages().set_min_free(Some(kib / 4));
-    MIN_FREE_REST.store(kib % 4, Ordering::Relaxed);
+    manager().pages().set_min_free(Some((kib / 4).max(2 * heap::frames())));
+    MIN_FREE.store(kib, Ordering::Relaxed);
     Ok(())
 }
 

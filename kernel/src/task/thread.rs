@@ -156,6 +156,7 @@ impl Task {
         Arc::new(task)
     }
 
+    #[inline(never)]
     fn with_stack(
         process: Arc<Process>,
         id: u32,

@@ -1,7 +1,6 @@
 //! Timers that send signals (`setitimer(2)`, `timer_create(2)`, `alarm(2)`).
 //!
-//! A task of the kernel sleeps until the first one is due and sends its signal. So no signal is sent in an interrupt,
-//! whose handler could have interrupted a task that holds the locks for it.
+//! The kernel's task ([`crate::service`]) sleeps until the first one is due and sends its signal.
 //!
 //! A timer has one signal on its way at most. It is due again once that was taken, which counts how often the timer was
 //! due meanwhile. So a program with a short interval takes no more time from others than for the signals that it takes.
@@ -13,14 +12,13 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::general as abi;
 
 use super::process::Process;
-use super::sched;
 use super::signal::info::SigInfo;
 use super::signal::send::{self, Sent};
 use super::signal::{SignalSet, set_of};
 use super::thread::Task;
-use super::wait::WaitQueue;
 use crate::errno::Errno;
 use crate::observe::usage;
+use crate::service::EVENTS;
 use crate::sync::Mutex;
 use crate::time::{self, timer};
 
@@ -155,7 +153,6 @@ pub struct Setting {
 }
 
 static TIMERS: Mutex<BTreeMap<TimerId, Timer>> = Mutex::new(BTreeMap::new());
-static CHANGED: WaitQueue = WaitQueue::new();
 
 /// Makes a timer of the process, which sends what `notice` makes of its number. Returns the number.
 ///
@@ -200,7 +197,7 @@ pub fn set(id: TimerId, setting: Setting, late: u64) -> Result<Setting, Errno> {
             // Those that run look, and see to it that their turns end.
             process.threads.lock().iter().for_each(Task::signal_arrived);
         }
-        None => CHANGED.wake_all(),
+        None => EVENTS.wake_all(),
     }
     Ok(before)
 }
@@ -300,7 +297,7 @@ pub fn taken(process: &Process, info: &mut SigInfo) {
     info.set_overruns(timer.overruns);
     drop(timers);
     if goes_on {
-        CHANGED.wake_all();
+        EVENTS.wake_all();
     }
 }
 
@@ -314,24 +311,18 @@ pub fn discarded(process: &Process, signals: SignalSet) {
         }
     }
     if goes_on {
-        CHANGED.wake_all();
+        EVENTS.wake_all();
     }
 }
 
-fn first_due() -> Option<u64> {
+/// When the first signal of real time is to be sent.
+pub fn first_due() -> Option<u64> {
     TIMERS.lock().values().filter(|timer| timer.clock.is_real()).filter_map(Timer::sends_at).min()
 }
 
-/// The kernel's task that sends the signals. It never ends.
-pub fn serve() -> ! {
-    loop {
-        let first = first_due();
-        // Signals do not reach this task.
-        let _ = CHANGED.wait_until_deadline(first, || (first_due() != first).then_some(()));
-        send_due(None);
-        // Where one is always due, programs run between the turns.
-        sched::schedule();
-    }
+/// Sends the signals of real time that are due. Returns whether one was.
+pub fn send_due() -> bool {
+    send_due_of(None)
 }
 
 /// On the way of a task to its program: sends what the processor time of its process has made due. The task's turn ends
@@ -340,13 +331,16 @@ pub fn check_processor_time(process: &Process) {
     if !process.has_timers.load(Ordering::Acquire) {
         return;
     }
-    send_due(Some(process.id));
+    send_due_of(Some(process.id));
     timer::begin_missing_slice();
 }
 
-/// Sends the signals that are due: those of real time, or those of the processor time of one process.
-fn send_due(of: Option<u32>) {
+/// Sends the signals that are due: those of real time, or those of the processor time of one process. Returns whether one
+/// was.
+fn send_due_of(of: Option<u32>) -> bool {
+    let mut was_due = false;
     while let Some((id, process, notice)) = take_due(of) {
+        was_due = true;
         let sent = match (process.upgrade(), notice) {
             (Some(process), Notice::Process(info)) => send::to_process(&process, info),
             (Some(_), Notice::Task(task, info)) => match task.upgrade() {
@@ -362,6 +356,7 @@ fn send_due(of: Option<u32>) {
             timer.go_on();
         }
     }
+    was_due
 }
 
 fn take_due(of: Option<u32>) -> Option<(TimerId, Weak<Process>, Notice)> {

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::Generated;
-use super::folder::{attributes, attributes_of, take_number};
+use super::folder::{attributes_of, take_number};
 use super::process::check_trace;
 use crate::errno::Errno;
 use crate::files::io::{Chunk, Sink, Source};
@@ -87,7 +87,7 @@ impl Contents for Arc<MachineNode> {
 
 impl Node for MachineNode {
     fn attributes(&self) -> Attributes {
-        attributes(self.fs, self.number, Kind::Regular, self.file.mode)
+        Attributes::of_kernel(self.fs.fs, self.number, Kind::Regular, self.file.mode)
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {

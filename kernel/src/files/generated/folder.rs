@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use quire::limits::FRAME_SIZE;
 use spin::{RwLock, RwLockReadGuard};
 
 use super::link::Link;
@@ -18,7 +17,6 @@ use crate::memory::list;
 use crate::observe::ProcessFile;
 use crate::task::process::Process;
 use crate::task::table;
-use crate::time;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -27,28 +25,7 @@ pub(super) fn take_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What `stat` shows of a node.
-pub(super) fn attributes(fs: Generated, number: u64, kind: Kind, mode: u32) -> Attributes {
-    let now = time::realtime_ns();
-    Attributes {
-        fs: fs.fs,
-        number,
-        kind,
-        mode,
-        links: if kind == Kind::Directory { 2 } else { 1 },
-        uid: 0,
-        gid: 0,
-        size: 0,
-        unit: FRAME_SIZE,
-        blocks: 0,
-        accessed: now,
-        modified: now,
-        changed: now,
-        created: now,
-    }
-}
-
-/// The same for a node of a process, which belongs to the process's user.
+/// What `stat` shows of a node of a process, which belongs to the process's user.
 pub(super) fn attributes_of(
     process: &Process,
     fs: Generated,
@@ -57,7 +34,7 @@ pub(super) fn attributes_of(
     mode: u32,
 ) -> Attributes {
     let owner = process.credentials();
-    Attributes { uid: owner.user(), gid: owner.group(), ..attributes(fs, number, kind, mode) }
+    Attributes { uid: owner.user(), gid: owner.group(), ..Attributes::of_kernel(fs.fs, number, kind, mode) }
 }
 
 /// What stands in a folder, by name.
@@ -147,7 +124,7 @@ impl FolderNode for Folder {
     }
 
     fn stat(&self) -> Attributes {
-        attributes(self.fs, self.number, Kind::Directory, 0o555)
+        Attributes::of_kernel(self.fs.fs, self.number, Kind::Directory, 0o555)
     }
 }
 

@@ -10,7 +10,6 @@ use core::fmt::{self, Write};
 use quire_interop::proc::GroupFile;
 
 use super::file::MachineNode;
-use super::folder::attributes;
 use super::{CGROUP_MAGIC, FolderNode, Generated};
 use crate::errno::Errno;
 use crate::files::dentry::Dentry;
@@ -37,7 +36,7 @@ pub fn group_of(file: &OpenFile) -> Result<Arc<ControlGroup>, Errno> {
     let node: &dyn Any = &**file.place().node();
     let folder: &GroupFolder = node.downcast_ref().ok_or(Errno::EBADF)?;
     // The right to write to its `cgroup.procs`.
-    check_file(WRITE, || attributes(folder.fs, folder.group.number, Kind::Regular, 0o644))?;
+    check_file(WRITE, || Attributes::of_kernel(folder.fs.fs, folder.group.number, Kind::Regular, 0o644))?;
     Ok(folder.group.clone())
 }
 
@@ -129,7 +128,7 @@ impl FolderNode for GroupFolder {
     }
 
     fn stat(&self) -> Attributes {
-        attributes(self.fs, self.group.number * MOST_FILES, Kind::Directory, 0o755)
+        Attributes::of_kernel(self.fs.fs, self.group.number * MOST_FILES, Kind::Directory, 0o755)
     }
 }
 

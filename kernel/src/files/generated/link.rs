@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Generated;
-use super::folder::{attributes, take_number};
+use super::folder::take_number;
 use super::process::check_trace;
 use crate::errno::Errno;
 use crate::files::node::{Attributes, FsInfo, Kind, Node, Target};
@@ -44,7 +44,7 @@ impl Node for Link {
             To::Of(_, Target::Place(_)) => 64,
             To::Path(_) | To::Of(_, Target::Path(_)) => 0,
         };
-        Attributes { size, ..attributes(self.fs, self.number, Kind::Symlink, self.mode) }
+        Attributes { size, ..Attributes::of_kernel(self.fs.fs, self.number, Kind::Symlink, self.mode) }
     }
 
     fn open(self: Arc<Self>, _opening: &Opening<'_>) -> Result<Box<dyn File>, Errno> {

@@ -21,9 +21,9 @@ use super::open::{File, Io, Ioctl, Opening};
 use crate::boot::command;
 use crate::device::serial::Serial;
 use crate::errno::Errno;
+use crate::service::EVENTS;
 use crate::sync::IrqLock;
 use crate::task::signal::send;
-use crate::task::wait::WaitQueue;
 use crate::task::{sched, table};
 use crate::time;
 
@@ -66,21 +66,16 @@ pub fn connect() {
     INTERRUPTS.store(Serial.on_receive(arrived), Ordering::Relaxed);
 }
 
-/// Serves the terminal's input, for ever: a task of the kernel. Signals cannot be sent in an interrupt handler.
-pub fn serve() -> ! {
-    loop {
-        // A port that does not interrupt is looked at now and then.
-        let polls = !INTERRUPTS.load(Ordering::Relaxed);
-        let deadline = polls.then(|| time::now_ns() + POLL_NS);
-        let fill = || {
-            arrived();
-            if TERMINAL.is_full() { None } else { ARRIVED.lock().pop() }
-        };
-        // Signals do not reach this task.
-        if let Ok(Some(byte)) = ARRIVALS.wait_until_deadline(deadline, fill) {
-            receive(byte);
-        }
-    }
+/// When a serial port that does not interrupt is to be looked at again.
+pub fn next_look() -> Option<u64> {
+    let polls = !INTERRUPTS.load(Ordering::Relaxed);
+    polls.then(|| time::now_ns() + POLL_NS)
+}
+
+/// Takes a byte that has arrived, for [`receive`], unless a reader must make room first.
+pub fn next_byte() -> Option<u8> {
+    arrived();
+    if TERMINAL.is_full() { None } else { ARRIVED.lock().pop() }
 }
 
 impl Terminal {
@@ -116,7 +111,6 @@ impl Arrived {
 }
 
 static ARRIVED: IrqLock<Arrived> = IrqLock::new(Arrived { bytes: [0; 256], first: 0, count: 0 });
-static ARRIVALS: WaitQueue = WaitQueue::new();
 
 /// Takes the bytes that the serial port has received. Runs in its interrupt handler, too.
 fn arrived() {
@@ -131,12 +125,12 @@ fn arrived() {
     let more = arrived.count > before;
     drop(arrived);
     if more {
-        ARRIVALS.wake_all();
+        EVENTS.wake_all();
     }
 }
 
-/// Passes a byte to the line discipline.
-fn receive(byte: u8) {
+/// Passes a byte to the line discipline. Signals cannot be sent in an interrupt handler, so a task calls it.
+pub fn receive(byte: u8) {
     let mut state = TERMINAL.state.lock();
     let State { settings, line } = &mut *state;
     let input = line.input(byte, settings);
@@ -179,7 +173,7 @@ impl TtyFile {
                 let count = is_readable.then(|| line.take(to, settings))?;
                 drop(state);
                 if was_full {
-                    ARRIVALS.wake_all();
+                    EVENTS.wake_all();
                 }
                 Some(count)
             };

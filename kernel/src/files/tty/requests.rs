@@ -7,9 +7,10 @@ use linux_raw_sys::ioctl;
 use quire::addr::VirtAddr;
 
 use super::settings::{CHARACTERS, Settings};
-use super::{ARRIVALS, TERMINAL, job_control};
+use super::{TERMINAL, job_control};
 use crate::errno::Errno;
 use crate::files::open::Ioctl;
+use crate::service::EVENTS;
 use crate::task::sched;
 
 /// The size of the kernel's `struct termios`, and of `struct termios2`, which two speeds follow.
@@ -91,7 +92,7 @@ fn set_settings(call: &Ioctl<'_>, flushes: bool) -> Result<u64, Errno> {
     drop(state);
     TERMINAL.waiters.notify();
     // There may be room for bytes that wait in the port.
-    ARRIVALS.wake_all();
+    EVENTS.wake_all();
     Ok(0)
 }
 
@@ -155,7 +156,7 @@ fn flush(queue: u64) -> Result<u64, Errno> {
     match queue as u32 {
         abi::TCIFLUSH | abi::TCIOFLUSH => {
             TERMINAL.state.lock().line.flush();
-            ARRIVALS.wake_all();
+            EVENTS.wake_all();
         }
         abi::TCOFLUSH => {}
         _ => return Err(Errno::EINVAL),

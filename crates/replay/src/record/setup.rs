@@ -7,11 +7,12 @@ use nix::sys::utsname::uname;
 use rustix::fs::MemfdFlags;
 
 use super::child::{self, Gated};
+use super::feed::Feed;
 use super::locks::{self, LockTracepoints};
-use super::options::Options;
+use super::options::{Interface, Options};
 use super::overhead::{self, Governor};
-use super::parse::{Fields, Parser};
-use super::perf::{self, Config, Events, Followed, Source, Wanted};
+use super::parse::Fields;
+use super::perf::{self, Config, Followed, Source, Wanted};
 use super::signals::Inherited;
 use super::tracefs::{Tracefs, Tracepoint};
 use super::tracer::{self, Tracer};
@@ -23,10 +24,10 @@ use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier,
 pub(super) const PRIVILEGED_RING: usize = 32 << 20;
 
 /// The size that an ordinary user may lock on most machines.
-const USER_RING: usize = 4 << 20;
+pub(super) const USER_RING: usize = 4 << 20;
 
 /// Addresses of user memory are below this, whatever the number of page-table levels; the kernel's are far above.
-const USER_END: u64 = 1 << 56;
+pub(super) const USER_END: u64 = 1 << 56;
 
 /// A recording that is ready to start.
 pub(super) struct Setup {
@@ -34,10 +35,7 @@ pub(super) struct Setup {
     pub(super) gated: Gated,
     /// The tracer of the user tier.
     pub(super) tracer: Option<Tracer>,
-    pub(super) events: Events,
-    pub(super) parser: Parser,
-    /// Whether this kernel reports pages that it maps around a fault.
-    pub(super) fault_around: bool,
+    pub(super) feed: Feed,
     /// Bounds what the recording costs.
     pub(super) governor: Option<Governor>,
 }
@@ -53,46 +51,44 @@ impl Setup {
 }
 
 fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
-    let tracefs = Tracefs::find()?;
-    let mut wanted = perf::common();
-    let (fields, fault_around) = tracepoints(&tracefs, &mut wanted)?;
     let folios = options.thp.into();
     let gated = child::prepare(&options.command, folios, options.ends_with_recorder, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
-    let mut events = perf::rings(true, options.ring_bytes, PRIVILEGED_RING)?;
-    let measured = options.max_overhead.map(|bound| {
-        wanted.extend(perf::counts());
-        overhead::measure(&mut events, &wanted).map(|(costs, held)| (Governor::new(costs, bound), held))
+    let bound = options.max_overhead.map(|bound| (bound, overhead::alone()));
+    let mut feed = Feed::privileged(options.interface, options.ring_bytes, bound.is_some())?;
+    let measured = bound.map(|(bound, alone)| {
+        overhead::measure(&mut feed, &alone).map(|(costs, held)| (Governor::new(costs, bound), held))
     });
     let (governor, held) = measured.transpose()?.unzip();
-    events.follow(&wanted, Followed::Program(pid), true)?;
+    feed.follow(Followed::Program(pid))?;
     drop(held);
-    let parser = Parser::new(events.sources.clone(), Some(fields));
-    Ok(Setup { tier: Tier::Privileged, gated, tracer: None, events, parser, fault_around, governor })
+    Ok(Setup { tier: Tier::Privileged, gated, tracer: None, feed, governor })
 }
 
 fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
     if options.max_overhead.is_some() {
         return Err(RecordError::NoBound);
     }
+    if options.interface == Interface::Bpf {
+        return Err(RecordError::ProgramsNeedRoot);
+    }
     let filter = calls_by_ptrace::filter();
     let (gated, tracer) = tracer::start(&options.command, options.thp.into(), &filter, inherited)?;
     raise_open_files()?;
     let pid = gated.pid.as_raw();
-    let mut events = perf::rings(false, options.ring_bytes, USER_RING)?;
-    events.follow(&perf::common(), Followed::Program(pid), false)?;
-    let parser = Parser::new(events.sources.clone(), None);
+    let mut feed = Feed::user(options.ring_bytes)?;
+    feed.follow(Followed::Program(pid))?;
     let tracer = Some(tracer);
-    Ok(Setup { tier: Tier::User, gated, tracer, events, parser, fault_around: false, governor: None })
+    Ok(Setup { tier: Tier::User, gated, tracer, feed, governor: None })
 }
 
-/// A filter for files that no path leads to: each `memfd` and each shared anonymous mapping is one of the same device.
-fn nameless_files() -> Option<String> {
+/// The device of files that no path leads to, as the kernel has it: each `memfd` and each shared anonymous mapping is one of it.
+pub(super) fn nameless_device() -> Option<u32> {
     let file = rustix::fs::memfd_create("quire", MemfdFlags::CLOEXEC).ok()?;
     let device = rustix::fs::fstat(file).ok()?.st_dev;
     // The kernel's own device number has 20 bits of minor number.
-    Some(format!("s_dev == {}", rustix::fs::major(device) << 20 | rustix::fs::minor(device)))
+    Some(rustix::fs::major(device) << 20 | rustix::fs::minor(device))
 }
 
 /// Adds the tracepoints of the privileged tier. Returns their fields, and whether fault-around is among them.
@@ -108,7 +104,7 @@ pub(super) fn tracepoints(
     // This tracepoint is newer; a kernel without it still reports everything else.
     let map_pages = tracefs.tracepoint("filemap/mm_filemap_map_pages").ok();
     let dropped = tracefs.tracepoint("filemap/mm_filemap_delete_from_page_cache").ok();
-    let dropped = dropped.zip(nameless_files());
+    let dropped = dropped.zip(nameless_device().map(|device| format!("s_dev == {device}")));
     let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
     let (entries, exits) = filters::of_calls();

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use memmap2::{Advice, MmapMut};
 
 use super::*;
+use crate::record::parse::Parser;
 use crate::record::raw::RawKind;
 
 const PAGE: usize = 4096;

@@ -134,7 +134,7 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let written = writer.close(totals).map_err(not_kept)?;
     let attached = Some(Attached { before: summary.before, ..following.attached });
     let recorded = Recorded::of(0, Tier::Privileged, written, summary, totals, grown_to);
-    Ok(Recorded { attached, interface: Some(interface), overhead, referenced, ..recorded })
+    Ok(Recorded { attached, interface, overhead, referenced, ..recorded })
 }
 
 /// The processes that the recording follows.

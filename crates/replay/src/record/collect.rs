@@ -37,8 +37,8 @@ pub(super) struct Collected {
     pub(super) grown_to: Option<usize>,
     /// Of a recording that has a bound.
     pub(super) overhead: Option<Overhead>,
-    /// What told faults and calls.
-    pub(super) interface: Interface,
+    /// What told faults and calls in the privileged tier.
+    pub(super) interface: Option<Interface>,
     /// Open still, since closing them takes long.
     pub(super) events: Vec<OwnedFd>,
 }

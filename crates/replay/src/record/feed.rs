@@ -8,9 +8,9 @@ use super::options::Interface;
 use super::parse::{Fields, Parser};
 use super::perf::{self, Events, Followed, Source, Wanted};
 use super::raw::Raw;
-use super::setup;
 use super::sink::Sink;
 use super::tracefs::Tracefs;
+use super::tracepoints::{self, PRIVILEGED_RING, USER_RING};
 
 /// Beside programs, perf's rings get little, and are this part of the others.
 const BESIDE: usize = 8;
@@ -41,7 +41,7 @@ impl Feed {
         ring_bytes: Option<usize>,
         counts: bool,
     ) -> Result<Feed, RecordError> {
-        let bpf = || Bpf::open(ring_bytes, setup::PRIVILEGED_RING, setup::nameless_device());
+        let bpf = || Bpf::open(ring_bytes, PRIVILEGED_RING, tracepoints::nameless_device());
         let bpf = match interface {
             Interface::Perf => None,
             Interface::Bpf => Some(bpf()?),
@@ -55,7 +55,7 @@ impl Feed {
             wanted.extend(counts.then(perf::counted_time));
         } else {
             wanted.extend(perf::common());
-            let (found, around) = setup::tracepoints(&Tracefs::find()?, &mut wanted)?;
+            let (found, around) = tracepoints::all(&Tracefs::find()?, &mut wanted)?;
             (fields, fault_around) = (Some(found), around);
             if counts {
                 wanted.extend([perf::counted_time(), perf::counted_faults()]);
@@ -63,7 +63,7 @@ impl Feed {
         }
         let part = if bpf.is_some() { BESIDE } else { 1 };
         let ring_bytes = ring_bytes.map(|bytes| (bytes / part).max(PAGE));
-        let events = perf::rings(true, ring_bytes, setup::PRIVILEGED_RING / part)?;
+        let events = perf::rings(true, ring_bytes, PRIVILEGED_RING / part)?;
         let parser = Parser::new(events.sources.clone(), fields);
         let has_new_events = false;
         Ok(Feed { events, wanted, fields, parser, has_new_events, bpf, kernel: true, fault_around })
@@ -71,7 +71,7 @@ impl Feed {
 
     /// Of the user tier.
     pub(super) fn user(ring_bytes: Option<usize>) -> Result<Feed, RecordError> {
-        let events = perf::rings(false, ring_bytes, setup::USER_RING)?;
+        let events = perf::rings(false, ring_bytes, USER_RING)?;
         let parser = Parser::new(events.sources.clone(), None);
         let (wanted, fields, bpf) = (perf::common(), None, None);
         let (has_new_events, kernel, fault_around) = (false, false, false);
@@ -83,9 +83,10 @@ impl Feed {
         self.bpf.iter_mut().for_each(Bpf::only_faults);
     }
 
-    /// What tells faults and calls.
-    pub(super) fn interface(&self) -> Interface {
-        if self.bpf.is_some() { Interface::Bpf } else { Interface::Perf }
+    /// What tells faults and calls in the privileged tier.
+    pub(super) fn interface(&self) -> Option<Interface> {
+        let used = if self.bpf.is_some() { Interface::Bpf } else { Interface::Perf };
+        self.kernel.then_some(used)
     }
 
     /// Follows this.

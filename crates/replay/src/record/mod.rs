@@ -3,6 +3,7 @@
 //! ```text
 //! child, setup           the process that waits at a gate until everything is set up, then becomes the program
 //! perf, sink, ring       the kernel's events, one ring for each CPU
+//! tracepoints            those of the privileged tier
 //! filters, locks         which of them the kernel lets through
 //! feed                   both of these, or BPF programs beside the kernel's events
 //! bpf                    programs that the kernel runs at faults and calls: one record for each
@@ -67,6 +68,7 @@ mod summary;
 mod target;
 mod traced;
 mod tracefs;
+mod tracepoints;
 mod tracer;
 mod tree;
 mod unrecorded;
@@ -203,7 +205,6 @@ fn with_setup(
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
     let recorded = Recorded::of(exit_code, tier, written, summary, totals, grown_to);
-    let interface = (tier == Tier::Privileged).then_some(interface);
     Ok(Recorded { unprivileged, overhead, interface, asked_to_end: signals.asked(), referenced, ..recorded })
 }
 

@@ -61,6 +61,14 @@ impl Interface {
             Interface::Perf => "perf",
         }
     }
+
+    /// As a summary in words has it.
+    pub(super) const fn full_name(self) -> &'static str {
+        match self {
+            Interface::Bpf => "BPF programs",
+            other => other.name(),
+        }
+    }
 }
 
 /// How to learn which memory the processes access.

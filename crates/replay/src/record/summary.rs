@@ -229,10 +229,7 @@ impl fmt::Display for Recorded {
         let accesses =
             (summary.accesses > 0).then(|| format!("  accesses: {} intervals of DAMON", summary.accesses));
         let attached = self.attached.map(|said| said.to_string());
-        let source = self.interface.map(|told| match told {
-            Interface::Bpf => "  source: BPF programs".to_owned(),
-            Interface::Auto | Interface::Perf => "  source: perf".to_owned(),
-        });
+        let source = self.interface.map(|told| format!("  source: {}", told.full_name()));
         let more = [source, accesses, attached, self.overhead.map(|said| said.to_string())];
         for lines in more.iter().flatten() {
             write!(out, "\n{lines}")?;

@@ -4,17 +4,21 @@
 //! ```text
 //! sys            requests to the kernel
 //! asm            an assembler
-//! btf            where the kernel's structures have their members
+//! btf, offsets   where the kernel's structures have their members
 //! shared         the memory that programs and recorder share: which threads are followed, and what they are doing
-//! write, programs   the programs
+//! programs       all programs: what they have in common is in `write`, each itself in `at_calls`, `at_faults` or `at_tasks`
 //! ring, decode   the records
 //! ```
 //!
 //! What is mapped, forks, ends and names of processes are told by perf's events beside them.
 
 mod asm;
+mod at_calls;
+mod at_faults;
+mod at_tasks;
 mod btf;
 mod decode;
+mod offsets;
 mod programs;
 mod ring;
 mod shared;

@@ -189,17 +189,17 @@ pub(super) fn load(
         // `log_bytes` to the log. All of them outlive the call.
         unsafe { bpf(PROGRAM_LOAD, &mut attributes) }.map(owned)
     };
-    attempt(&mut []).or_else(|refused| {
+    attempt(&mut []).map_err(|refused| {
+        // Once more, for what the kernel has to say.
         let mut log = vec![0; LOG_BYTES];
-        let Err(_) = attempt(&mut log) else { return Err(refused) };
+        let _ = attempt(&mut log);
         let said = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
         let mut lines: Vec<&str> = said.lines().rev().filter(|line| !line.is_empty()).take(4).collect();
         lines.reverse();
         if lines.is_empty() {
-            Err(refused)
-        } else {
-            Err(io::Error::new(refused.kind(), format!("{refused}: {}", lines.join("; "))))
+            return refused;
         }
+        io::Error::new(refused.kind(), format!("{refused}: {}", lines.join("; ")))
     })
 }
 

@@ -8,14 +8,14 @@ use memmap2::{Advice, MmapMut};
 
 use super::*;
 use crate::record::raw::RawKind;
-use crate::record::setup;
+use crate::record::tracepoints;
 
 const PAGE: usize = 4096;
 const REPEATS: usize = 500;
 
 /// The programs, or a word on why there are none.
 fn opened() -> Option<Bpf> {
-    let opened = Bpf::open(None, 1 << 20, setup::nameless_device());
+    let opened = Bpf::open(None, 1 << 20, tracepoints::nameless_device());
     match opened {
         Ok(bpf) => Some(bpf),
         // Of the kernels of today, those without a description of their types or without permission for this user.

@@ -53,7 +53,7 @@ fn the_count_of_lost_records_is_the_kernels() {
         // program, and in the user tier those that the kernel takes on its behalf, which are most of them.
         let missing = header.totals.kernel_faults.saturating_sub(resolved(&events));
         let least = if tier == "user" { 50 } else { 16384.max(missing - 1000) };
-        assert!(lost > least, "{lost} lost in tier {tier}, {missing} faults are missing");
+        assert!(lost > least, "{lost} lost in tier {tier}, {missing} faults are missing: {}", run.stderr());
         assert!(run.stderr().contains("LOST") && run.stderr().contains("--ring"), "{}", run.stderr());
         assert!(!run.stderr().contains("grew"), "a ring that was asked for stays: {}", run.stderr());
     }

@@ -38,6 +38,9 @@ const LICENCE: &CStr = c"Dual MIT/GPL";
 /// Room for what the kernel says of a program that it refuses.
 const LOG_BYTES: usize = 64 << 10;
 
+/// How often a program is loaded again after a signal.
+const INTERRUPTED_TRIES: usize = 5;
+
 /// The parts of the kernel's `union bpf_attr` that are used, each for one command.
 #[repr(C)]
 #[derive(Default)]
@@ -189,7 +192,16 @@ pub(super) fn load(
         // `log_bytes` to the log. All of them outlive the call.
         unsafe { bpf(PROGRAM_LOAD, &mut attributes) }.map(owned)
     };
-    attempt(&mut []).map_err(|refused| {
+    // A signal ends the kernel's look at a program; such a one is loaded again.
+    let was_interrupted = |loaded: &io::Result<OwnedFd>| matches!(loaded, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    let mut loaded = attempt(&mut []);
+    for _ in 0..INTERRUPTED_TRIES {
+        if !was_interrupted(&loaded) {
+            break;
+        }
+        loaded = attempt(&mut []);
+    }
+    loaded.map_err(|refused| {
         // Once more, for what the kernel has to say.
         let mut log = vec![0; LOG_BYTES];
         let _ = attempt(&mut log);

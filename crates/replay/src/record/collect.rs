@@ -88,7 +88,7 @@ pub(super) fn run(
             assembler.push(raw);
         });
         if last {
-            feed.untold().into_iter().for_each(|raw| assembler.push(raw));
+            feed.untold(now_ns().min(end_ns)).into_iter().for_each(|raw| assembler.push(raw));
         }
         for message in messages.try_iter() {
             match message {

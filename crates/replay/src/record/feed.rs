@@ -7,7 +7,7 @@ use super::bpf::Bpf;
 use super::options::Interface;
 use super::parse::{Fields, Parser};
 use super::perf::{self, Events, Followed, Source, Wanted};
-use super::raw::Raw;
+use super::raw::{Raw, RawKind};
 use super::sink::Sink;
 use super::tracefs::Tracefs;
 use super::tracepoints::{self, PRIVILEGED_RING, USER_RING};
@@ -166,9 +166,15 @@ impl Feed {
         self.bpf.iter_mut().for_each(|bpf| bpf.drain(&mut each));
     }
 
-    /// Records that perf has lost and not reported, since none followed.
-    pub(super) fn untold(&mut self) -> Vec<Raw> {
-        self.events.sinks.iter_mut().filter_map(Sink::untold).collect()
+    /// Records that perf has lost and not reported, since none followed, and those of programs that the kernel skipped. Called
+    /// once, at the end.
+    pub(super) fn untold(&mut self, now_ns: u64) -> Vec<Raw> {
+        let mut untold: Vec<Raw> = self.events.sinks.iter_mut().filter_map(Sink::untold).collect();
+        let records = self.bpf.as_ref().map_or(0, Bpf::skipped);
+        if records > 0 {
+            untold.push(Raw { time_ns: now_ns, pid: 0, tid: 0, kind: RawKind::Lost { records } });
+        }
+        untold
     }
 
     /// Size of each ring at the start: of those that get faults and calls.

@@ -211,6 +211,15 @@ impl Bpf {
         }
     }
 
+    /// How often the kernel did not run a program where it should have, since it ran already on that CPU.
+    pub(super) fn skipped(&self) -> u64 {
+        let of = |program: &OwnedFd| {
+            let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
+            told.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
+        };
+        self.programs.iter().filter_map(|(_, program)| of(program)).sum()
+    }
+
     /// Gives a CPU a larger ring. If the kernel allows none, the recording goes on with the former one.
     fn grow(&mut self, index: usize, each: &mut dyn FnMut(Raw)) {
         let CpuRing { cpu, ring } = &mut self.rings[index];

@@ -32,6 +32,7 @@ mod record_lost;
 mod record_order;
 mod record_privilege;
 mod record_signals;
+mod record_source;
 mod record_wait;
 mod recorder;
 mod remap_script;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::output::say;
-use crate::record::{self, Attach, Options, Referenced, Source, Subject, Thp, Wait};
+use crate::record::{self, Attach, Interface, Options, Referenced, Source, Subject, Thp, Wait};
 use crate::trace::Program;
 
 /// A trace that was just recorded; a temporary one goes with the value.
@@ -43,6 +43,7 @@ pub(super) fn record(command: &[OsString], output: Option<&Path>, accesses: Sour
         thp: Thp::Off,
         max_overhead: None,
         accesses,
+        interface: Interface::Auto,
     })?;
     tell(&recorded);
     let (exit_code, referenced) = (Some(recorded.exit_code), recorded.referenced);
@@ -70,6 +71,7 @@ pub(super) fn attach(
         version: String::new(),
         no_arguments: false,
         accesses,
+        interface: Interface::Auto,
     })?;
     tell(&recorded);
     Ok(Recorded { path, exit_code: None, referenced: recorded.referenced, _temporary: temporary })

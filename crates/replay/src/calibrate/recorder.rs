@@ -121,7 +121,7 @@ fn apart(faults: Faults, file: &File, recorder: &mut OwnFaults, recorded_first: 
     let alone = || Ok::<_, anyhow::Error>(usual(faults.take(file).context(LITTLE)?));
     alone()?;
     let before = if recorded_first { None } else { Some(alone()?) };
-    let (taken, recorded) = recorder.during(|| faults.take(file));
+    let (taken, recorded) = recorder.during(|| faults.take(file))?;
     taken.context(LITTLE)?;
     let alone = before.map_or_else(alone, Ok)?;
     let recorded: Vec<f64> =

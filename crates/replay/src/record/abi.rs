@@ -82,6 +82,11 @@ pub(super) fn i386_numbers() -> impl Iterator<Item = u64> {
     I386.iter().map(|(number, _)| *number)
 }
 
+/// These numbers with their calls; what `ipc` does depends on its arguments.
+pub(super) fn i386_calls() -> impl Iterator<Item = (u64, Call)> {
+    I386.into_iter()
+}
+
 /// The same bits in every number of x32, where most calls have their 64-bit number beside this bit.
 pub(super) const fn without_x32(number: u64) -> u64 {
     number & !X32

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::attach::{Attach, attach};
-use super::options::{Options, Source, Thp, Wait};
+use super::options::{Interface, Options, Source, Thp, Wait};
 use super::{RecordError, Recorded, Subject, record};
 use crate::output::{Format, Target, parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
@@ -43,6 +43,10 @@ pub struct Args {
     /// Kernel interfaces to use.
     #[arg(long, value_enum, default_value_t = TierChoice::Auto)]
     tier: TierChoice,
+    /// What tells faults and calls, as root. BPF programs write one record for each, and cost the program the least; they cannot
+    /// follow a control group.
+    #[arg(long = "source", value_enum, default_value_t)]
+    interface: Interface,
     /// Size of the ring of each CPU, for example 64M. A larger ring loses fewer records.
     #[arg(long, value_name = "BYTES", value_parser = parse_ring)]
     ring: Option<usize>,
@@ -130,6 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             version: args.program_version.clone(),
             no_arguments: args.no_arguments,
             accesses: args.source(),
+            interface: args.interface,
         })?;
         tell(args, &recorded, json)?;
         return Ok(ExitCode::SUCCESS);
@@ -154,6 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         thp: args.thp,
         max_overhead: args.max_overhead.map(|percent| percent / 100.0),
         accesses: args.source(),
+        interface: args.interface,
     })?;
     tell(args, &recorded, json)?;
     Ok(ExitCode::from(recorded.exit_code))

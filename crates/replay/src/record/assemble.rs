@@ -147,6 +147,11 @@ impl Assembler {
         Assembler { started: true, attaches: true, ..Assembler::new(writer) }
     }
 
+    /// Records that are not ordered yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+
     /// Takes a record of the kernel. The order does not matter until [`Assembler::advance`] reaches its time.
     pub(super) fn push(&mut self, raw: Raw) {
         self.sequence += 1;

@@ -16,10 +16,10 @@ use procfs::process::{LimitValue, Process};
 use super::assemble::Assembler;
 use super::closing;
 use super::collect::{self, Collected, Message, now_ns};
-use super::options::Source;
+use super::feed::Feed;
+use super::options::{Interface, Source};
 use super::overhead::{self, Governor};
-use super::parse::Parser;
-use super::perf::{self, Events, Followed, Wanted};
+use super::perf::Followed;
 use super::present::{self, Zeroes};
 use super::raw::{Raw, RawKind};
 use super::samplers::Samplers;
@@ -27,7 +27,6 @@ use super::signals::Signals;
 use super::stop::Stopped;
 use super::subject::{Found, Members, Subject, gone, not_traced};
 use super::summary::{Attached, Recorded};
-use super::tracefs::Tracefs;
 use super::{RecordError, proc_files, setup, target, tree};
 use crate::host::thp;
 use crate::output::{output_name, say};
@@ -63,6 +62,8 @@ pub struct Attach {
     pub no_arguments: bool,
     /// What to sample of the processes meanwhile.
     pub accesses: Source,
+    /// What tells faults and calls. Of a control group perf does.
+    pub interface: Interface,
 }
 
 /// Attaches to what runs, records it, and lets go of it.
@@ -76,13 +77,15 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     }
     let found = options.subject.find()?;
     let signals = Signals::keep()?;
-    let tracefs = Tracefs::find()?;
-    let mut wanted = perf::common();
-    let (fields, fault_around) = setup::tracepoints(&tracefs, &mut wanted)?;
-    wanted.extend(perf::counts());
+    let interface = match (&found, options.interface) {
+        (Found::Process(_), interface) => interface,
+        (Found::Cgroup(_), Interface::Bpf) => return Err(RecordError::ProgramsFollowThreads),
+        (Found::Cgroup(_), _) => Interface::Perf,
+    };
     setup::raise_open_files()?;
-    let mut events = perf::rings(true, options.ring_bytes, setup::PRIVILEGED_RING)?;
-    let (costs, held) = overhead::measure(&mut events, &wanted)?;
+    let alone = overhead::alone();
+    let mut feed = Feed::privileged(interface, options.ring_bytes, true)?;
+    let (costs, held) = overhead::measure(&mut feed, &alone)?;
     let (sender, receiver) = mpsc::channel();
     let subject = &options.subject;
     let mut following = Following {
@@ -94,24 +97,23 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
         unread: 0,
         waiting: 0,
     };
-    following.start(&found, &mut events, &wanted)?;
+    following.start(&found, &mut feed)?;
     drop(held);
     say(format_args!(
         "quire: attached to {} processes; recording {}",
         following.attached.processes,
         options.duration.map_or("until Ctrl-C".to_owned(), |time| format!("for {time:?}, or until Ctrl-C"))
     ));
-    let header = header(options, events.ring_bytes, fault_around)?;
+    let header = header(options, feed.ring_bytes(), feed.fault_around)?;
     let writer =
         TraceWriter::to(target, &header).map_err(|error| target::cannot_write(&options.output, error))?;
-    let parser = Parser::new(events.sources.clone(), Some(fields));
     let governor = Some(Governor::new(costs, options.max_overhead));
     let (heard_ns, end_ns) = (AtomicU64::new(collect::ALL_HEARD), AtomicU64::new(collect::GO_ON));
     let (collected, referenced, recorded_ns) = thread::scope(|scope| {
         let samplers = Samplers::start(scope, options.accesses, || living(subject), following.sender.clone());
         let collector = scope.spawn(|| {
             let assembler = Assembler::attached(writer);
-            collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
+            collect::run(feed, assembler, governor, receiver, &heard_ns, &end_ns)
         });
         let started_ns = now_ns();
         following.until_end(&found, &signals, options.duration, &heard_ns);
@@ -124,7 +126,7 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     following.tell();
     let not_kept =
         |source| RecordError::NotKept { path: output_name(&options.output), source, program_exit_code: 0 };
-    let Collected { writer, summary, grown_to, overhead, events } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, overhead, interface, events } = collected.map_err(not_kept)?;
     closing::leave(events);
     // It may have been attached to before that, one process after the other.
     let wall_ns = recorded_ns.max(summary.wall_ns());
@@ -132,7 +134,7 @@ pub fn attach(options: &Attach) -> Result<Recorded, RecordError> {
     let written = writer.close(totals).map_err(not_kept)?;
     let attached = Some(Attached { before: summary.before, ..following.attached });
     let recorded = Recorded::of(0, Tier::Privileged, written, summary, totals, grown_to);
-    Ok(Recorded { attached, overhead, referenced, ..recorded })
+    Ok(Recorded { attached, interface, overhead, referenced, ..recorded })
 }
 
 /// The processes that the recording follows.
@@ -150,14 +152,13 @@ struct Following<'a> {
 
 impl Following<'_> {
     /// Opens the events, and looks at what is there.
-    fn start(&mut self, found: &Found, events: &mut Events, wanted: &[Wanted]) -> Result<(), RecordError> {
+    fn start(&mut self, found: &Found, feed: &mut Feed) -> Result<(), RecordError> {
         let Found::Cgroup(group) = found else {
             self.look(|threads| {
                 for tid in threads {
-                    events.follow(wanted, Followed::Thread(*tid as i32), true)?;
+                    feed.follow(Followed::Thread(*tid as i32))?;
                 }
-                events.sinks.iter().for_each(|sink| sink.enable(|_| true));
-                Ok(())
+                feed.enable()
             })?;
             // It may have ended since it was found.
             return match (self.attached.processes, self.subject) {
@@ -165,13 +166,13 @@ impl Following<'_> {
                 _ => Ok(()),
             };
         };
-        events.follow(wanted, Followed::Cgroup(group), true).map_err(|error| match error {
+        feed.follow(Followed::Cgroup(group)).map_err(|error| match error {
             RecordError::System { source, .. } => {
                 RecordError::NoCgroup { path: self.subject.command().0.join(" "), source }
             }
             other => other,
         })?;
-        events.sinks.iter().for_each(|sink| sink.enable(|_| true));
+        feed.enable()?;
         self.look(|_| Ok(()))
     }
 

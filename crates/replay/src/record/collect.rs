@@ -7,11 +7,10 @@ use std::sync::mpsc::Receiver;
 use nix::time::{ClockId, clock_gettime};
 
 use super::assemble::Assembler;
+use super::feed::Feed;
+use super::options::Interface;
 use super::overhead::{Governor, Overhead};
-use super::parse::Parser;
-use super::perf::{self, Events};
 use super::raw::Raw;
-use super::sink::Sink;
 use super::summary::Summary;
 use crate::trace::{TraceError, TraceWriter};
 
@@ -38,9 +37,14 @@ pub(super) struct Collected {
     pub(super) grown_to: Option<usize>,
     /// Of a recording that has a bound.
     pub(super) overhead: Option<Overhead>,
+    /// What told faults and calls in the privileged tier.
+    pub(super) interface: Option<Interface>,
     /// Open still, since closing them takes long.
     pub(super) events: Vec<OwnedFd>,
 }
+
+/// If this many records wait for an older call or fault to end, they wait no longer.
+const MOST_WAITING: usize = 1 << 20;
 
 /// The clock of all times in a trace.
 pub(super) fn now_ns() -> u64 {
@@ -57,8 +61,7 @@ pub(super) const ALL_HEARD: u64 = u64::MAX;
 /// Collects until `end_ns` is no longer [`GO_ON`], and then all records up to that time.
 /// Reports of a tracer have been sent as messages up to `heard_ns`; what is younger waits for them.
 pub(super) fn run(
-    mut events: Events,
-    parser: &Parser,
+    mut feed: Feed,
     mut assembler: Assembler,
     mut governor: Option<Governor>,
     messages: Receiver<Message>,
@@ -70,19 +73,22 @@ pub(super) fn run(
         let last = end_ns != GO_ON;
         if last {
             // A record that a ring has no room for from here on is behind the end, and not lost.
-            events.sinks.iter().for_each(|sink| sink.disable(|_| true));
+            feed.disable(end_ns != u64::MAX);
         }
         // Read before the messages: those that it promises are among them then.
         let heard_ns = heard_ns.load(Ordering::Acquire);
-        let horizon = now_ns().min(heard_ns).saturating_sub(LATENESS_NS);
-        for sink in &mut events.sinks {
-            sink.drain(parser, |raw| {
-                governor.iter_mut().for_each(|governor| governor.saw(&raw));
-                assembler.push(raw);
-            });
-            if last {
-                sink.untold().into_iter().for_each(|raw| assembler.push(raw));
-            }
+        let mut horizon = now_ns().min(heard_ns).saturating_sub(LATENESS_NS);
+        if let Some(oldest_ns) = feed.oldest()
+            && assembler.waiting() < MOST_WAITING
+        {
+            horizon = horizon.min(oldest_ns.saturating_sub(1));
+        }
+        feed.drain(|raw| {
+            governor.iter_mut().for_each(|governor| governor.saw(&raw));
+            assembler.push(raw);
+        });
+        if last {
+            feed.untold(now_ns().min(end_ns)).into_iter().for_each(|raw| assembler.push(raw));
         }
         for message in messages.try_iter() {
             match message {
@@ -91,17 +97,16 @@ pub(super) fn run(
             }
         }
         if last {
-            let (overhead, gap) = governor.map(|governor| governor.end(&events.sinks, end_ns)).unzip();
+            let (overhead, gap) = governor.map(|governor| governor.end(&feed, end_ns)).unzip();
             gap.flatten().into_iter().for_each(|raw| assembler.push(raw));
-            let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
             let (writer, summary) = assembler.finish(end_ns)?;
-            let grown_to = (rings > events.ring_bytes).then_some(rings);
-            let events = events.into_descriptors();
-            return Ok(Collected { writer, summary, grown_to, overhead, events });
+            let (grown_to, interface) = (feed.grown_to(), feed.interface());
+            let events = feed.into_descriptors();
+            return Ok(Collected { writer, summary, grown_to, overhead, interface, events });
         }
-        let gap = governor.as_mut().and_then(|governor| governor.turn(&events.sinks, now_ns()));
+        let gap = governor.as_mut().and_then(|governor| governor.turn(&feed, now_ns()));
         gap.into_iter().for_each(|raw| assembler.push(raw));
         assembler.advance(horizon)?;
-        perf::wait(&events.sinks, POLL_MS);
+        feed.wait(POLL_MS);
     }
 }

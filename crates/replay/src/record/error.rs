@@ -75,6 +75,20 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
+    /// BPF programs cannot be used, and nothing else was asked for.
+    #[error("the kernel takes no BPF programs here: {what}: {source}; record with `--source perf`")]
+    NoPrograms {
+        /// What it refuses or lacks.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An ordinary user's recording has no programs.
+    #[error("`--source bpf` needs root; an ordinary user's recording takes the calls from `ptrace`")]
+    ProgramsNeedRoot,
+    /// Programs cannot tell a control group.
+    #[error("`--source bpf` cannot follow a control group; record it with `--source perf`")]
+    ProgramsFollowThreads,
     /// An ordinary user cannot attach.
     #[error(
         "attaching to what runs needs root; run this command by sudo, or start the program by `quire record -- COMMAND`"

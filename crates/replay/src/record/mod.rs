@@ -3,7 +3,10 @@
 //! ```text
 //! child, setup           the process that waits at a gate until everything is set up, then becomes the program
 //! perf, sink, ring       the kernel's events, one ring for each CPU
+//! tracepoints            those of the privileged tier
 //! filters, locks         which of them the kernel lets through
+//! feed                   both of these, or BPF programs beside the kernel's events
+//! bpf                    programs that the kernel runs at faults and calls: one record for each
 //! tracer, calls_by_ptrace, report, hold, progress   an ordinary user's system calls, traced by a process of its own
 //! attach, subject        the same of what already runs
 //! traced                 waits for children and traced threads, and restarts these with any signal
@@ -25,6 +28,7 @@ mod abi;
 mod args;
 mod assemble;
 mod attach;
+mod bpf;
 mod calls_by_ptrace;
 mod child;
 mod closing;
@@ -32,6 +36,7 @@ mod collect;
 mod damon;
 mod error;
 mod exits;
+mod feed;
 mod filters;
 mod follow;
 #[cfg(fuzzing)]
@@ -63,6 +68,7 @@ mod summary;
 mod target;
 mod traced;
 mod tracefs;
+mod tracepoints;
 mod tracer;
 mod tree;
 mod unrecorded;
@@ -79,7 +85,7 @@ use attach::has_no_huge_pages;
 pub use attach::{Attach, attach};
 pub use error::RecordError;
 pub use exits::ProcessPeak;
-pub use options::{Options, Source, Thp, Wait};
+pub use options::{Interface, Options, Source, Thp, Wait};
 pub use overhead::{Costs, Overhead};
 pub(crate) use own::{OwnFault, OwnFaults};
 pub use referenced::{Referenced, ReferencedMapping, ReferencedProcess, Sampling};
@@ -137,13 +143,13 @@ fn with_setup(
     mut signals: Signals,
     target: Target,
 ) -> Result<Recorded, RecordError> {
-    let Setup { tier, gated, mut tracer, events, parser, fault_around, governor } = setup;
+    let Setup { tier, gated, mut tracer, feed, governor } = setup;
     let shown = if options.no_arguments { &options.command[..1] } else { &options.command };
     let header = Header {
-        ring_bytes: events.ring_bytes as u64,
+        ring_bytes: feed.ring_bytes() as u64,
         program: options.program.clone(),
         thp_disabled: options.thp == Thp::Off || has_no_huge_pages(gated.pid.as_raw()),
-        ..setup::header(tier, shown, fault_around)?
+        ..setup::header(tier, shown, feed.fault_around)?
     };
     let writer =
         TraceWriter::to(target, &header).map_err(|error| target::cannot_write(&options.output, error))?;
@@ -156,7 +162,7 @@ fn with_setup(
     let (started, ended, collected, referenced) = thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let assembler = Assembler::new(writer);
-            collect::run(events, &parser, assembler, governor, receiver, &heard_ns, &end_ns)
+            collect::run(feed, assembler, governor, receiver, &heard_ns, &end_ns)
         });
         let mut samplers = Samplers::default();
         let followed = (|| {
@@ -194,12 +200,12 @@ fn with_setup(
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, grown_to, overhead, events } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, grown_to, overhead, interface, events } = collected.map_err(not_kept)?;
     closing::leave(events);
     let totals = Totals { lost: summary.lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
     let recorded = Recorded::of(exit_code, tier, written, summary, totals, grown_to);
-    Ok(Recorded { unprivileged, overhead, asked_to_end: signals.asked(), referenced, ..recorded })
+    Ok(Recorded { unprivileged, overhead, interface, asked_to_end: signals.asked(), referenced, ..recorded })
 }
 
 /// The numbers of all living descendants of this process, without the tracer.

@@ -36,6 +36,39 @@ pub struct Options {
     pub max_overhead: Option<f64>,
     /// What to sample of the processes meanwhile.
     pub accesses: Source,
+    /// What tells faults and calls in the privileged tier.
+    pub interface: Interface,
+}
+
+/// What of the kernel tells faults and calls, in the privileged tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Interface {
+    /// BPF programs where the kernel takes them, else perf.
+    #[default]
+    Auto,
+    /// BPF programs, one record for each fault and call; fails where the kernel does not take them.
+    Bpf,
+    /// Perf's records, two to four for each.
+    Perf,
+}
+
+impl Interface {
+    /// As the command line and summaries have it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Interface::Auto => "auto",
+            Interface::Bpf => "bpf",
+            Interface::Perf => "perf",
+        }
+    }
+
+    /// As a summary in words has it.
+    pub(super) const fn full_name(self) -> &'static str {
+        match self {
+            Interface::Bpf => "BPF programs",
+            other => other.name(),
+        }
+    }
 }
 
 /// How to learn which memory the processes access.

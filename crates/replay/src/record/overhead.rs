@@ -1,6 +1,5 @@
 //! What a recording costs the program, and a bound on it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,10 +9,9 @@ use memmap2::{Advice, Mmap, MmapMut};
 use nix::time::{ClockId, clock_gettime};
 
 use super::RecordError;
-use super::parse::Parser;
-use super::perf::{Events, Followed, Source, Wanted};
+use super::feed::Feed;
+use super::perf::Followed;
 use super::raw::{Raw, RawKind};
-use super::sink::Sink;
 
 /// Faults and calls of one measurement.
 const REPEATS: usize = 256;
@@ -56,33 +54,32 @@ pub struct Overhead {
     pub dropped: u64,
 }
 
+/// The times of faults and calls without a recording: before anything of one is attached.
+pub(super) fn alone() -> Times {
+    Times::fastest()
+}
+
 /// Measures the costs on this thread, whose events are opened for that and taken from the rings again. As
 /// long as they are held, opening more events like them takes the kernel little time.
-pub(super) fn measure(
-    events: &mut Events,
-    wanted: &[Wanted],
-) -> Result<(Costs, impl Drop + use<>), RecordError> {
-    let plain = Times::fastest();
-    events.follow(wanted, Followed::Thread(0), true)?;
-    let recorded = while_drained(&mut events.sinks, Times::fastest);
-    let held: Vec<_> = events.sinks.iter_mut().flat_map(Sink::take_events).collect();
-    events.sources.clear();
-    Ok((recorded.above(&plain), held))
+pub(super) fn measure(feed: &mut Feed, alone: &Times) -> Result<(Costs, impl Drop + use<>), RecordError> {
+    feed.follow(Followed::Thread(0))?;
+    feed.enable()?;
+    let recorded = while_drained(feed, Times::fastest);
+    let held = feed.forget_own();
+    Ok((recorded.above(alone), held))
 }
 
 /// Does the work, recorded, while another thread reads the records as in a recording. None is left.
-fn while_drained<T>(sinks: &mut [Sink], work: impl FnOnce() -> T) -> T {
-    let ignore = Parser::new(HashMap::new(), None);
-    sinks.iter().for_each(|sink| sink.enable(|_| true));
+fn while_drained<T>(feed: &mut Feed, work: impl FnOnce() -> T) -> T {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             loop {
                 let last = ended.load(Ordering::Acquire);
                 if last {
-                    sinks.iter().for_each(|sink| sink.disable(|_| true));
+                    feed.disable(true);
                 }
-                sinks.iter_mut().for_each(|sink| sink.drain(&ignore, |_| ()));
+                feed.drain(|_| ());
                 if last {
                     return;
                 }
@@ -97,7 +94,7 @@ fn while_drained<T>(sinks: &mut [Sink], work: impl FnOnce() -> T) -> T {
 
 /// The fastest times of so many faults and calls.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+pub(super) struct Times {
     faults: Duration,
     calls: Duration,
 }
@@ -173,49 +170,49 @@ impl Governor {
     }
 
     /// Compares the cost with the bound. Returns lost records, where a gap begins or ends.
-    pub(super) fn turn(&mut self, sinks: &[Sink], now_ns: u64) -> Option<Raw> {
+    pub(super) fn turn(&mut self, feed: &Feed, now_ns: u64) -> Option<Raw> {
         if Instant::now() < self.next {
             return None;
         }
         self.next = Instant::now() + TURN;
         let (program_ns, spent_ns) = (self.overhead.program_ns, self.overhead.spent_ns);
-        self.tally(sinks);
+        self.tally(feed);
         let earned = self.bound * (self.overhead.program_ns - program_ns) as f64;
         let spent = self.overhead.spent_ns - spent_ns;
         self.credit_ns = (self.credit_ns + earned - spent).min(self.bound * CREDIT_NS);
         match self.paused {
             None if self.credit_ns < 0.0 => {
-                sinks.iter().for_each(|sink| sink.disable(Source::is_fault));
-                self.paused = Some(counted(sinks, Source::Faults));
+                feed.set_faults(false);
+                self.paused = Some(feed.faults());
                 // A gap is marked where it begins, by the first record that it lacks.
                 Some(self.lost(1, now_ns))
             }
             Some(before) if self.credit_ns > self.bound * CREDIT_NS / 2.0 => {
-                sinks.iter().for_each(|sink| sink.enable(Source::is_fault));
+                feed.set_faults(true);
                 self.paused = None;
-                self.gap(sinks, before, now_ns)
+                self.gap(feed, before, now_ns)
             }
             _ => None,
         }
     }
 
     /// Ends the recording.
-    pub(super) fn end(mut self, sinks: &[Sink], now_ns: u64) -> (Overhead, Option<Raw>) {
-        self.tally(sinks);
-        let lost = self.paused.and_then(|before| self.gap(sinks, before, now_ns));
+    pub(super) fn end(mut self, feed: &Feed, now_ns: u64) -> (Overhead, Option<Raw>) {
+        self.tally(feed);
+        let lost = self.paused.and_then(|before| self.gap(feed, before, now_ns));
         (self.overhead, lost)
     }
 
-    fn tally(&mut self, sinks: &[Sink]) {
+    fn tally(&mut self, feed: &Feed) {
         let overhead = &mut self.overhead;
         let ((faults, calls), costs) = (overhead.events, overhead.costs);
-        overhead.program_ns = overhead.program_ns.max(counted(sinks, Source::Time));
+        overhead.program_ns = overhead.program_ns.max(feed.time_ns());
         overhead.spent_ns = faults as f64 * costs.fault_ns + calls as f64 * costs.call_ns;
     }
 
     /// The rest of a gap.
-    fn gap(&mut self, sinks: &[Sink], before: u64, now_ns: u64) -> Option<Raw> {
-        let rest = counted(sinks, Source::Faults).saturating_sub(before).saturating_sub(1);
+    fn gap(&mut self, feed: &Feed, before: u64, now_ns: u64) -> Option<Raw> {
+        let rest = feed.faults().saturating_sub(before).saturating_sub(1);
         (rest > 0).then(|| self.lost(rest, now_ns))
     }
 
@@ -223,10 +220,6 @@ impl Governor {
         self.overhead.dropped += records;
         Raw { time_ns, pid: 0, tid: 0, kind: RawKind::Lost { records } }
     }
-}
-
-fn counted(sinks: &[Sink], source: Source) -> u64 {
-    sinks.iter().map(|sink| sink.counted(source)).sum()
 }
 
 impl fmt::Display for Overhead {

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::RecordError;
-use super::parse::Parser;
-use super::perf::{self, Events, Followed};
+use super::feed::Feed;
+use super::options::Interface;
+use super::perf::Followed;
 use super::raw::RawKind;
 use super::setup;
-use super::tracefs::Tracefs;
 
 /// Bits of the processor's error code: the entry forbade the access, and the access was a write.
 const PROTECTION: u64 = 1;
@@ -25,47 +25,45 @@ pub(crate) struct OwnFault {
 
 /// A recorder of the thread that made it.
 pub(crate) struct OwnFaults {
-    events: Events,
-    parser: Parser,
+    feed: Feed,
 }
 
 impl OwnFaults {
-    /// Opens the same events as a recording, and leaves them disabled.
+    /// Opens the same as a recording, and leaves it disabled.
     ///
     /// # Errors
     /// Those of a recording that is not permitted, or that this kernel has no events for.
     pub(crate) fn of_this_thread() -> Result<Self, RecordError> {
-        let tracefs = Tracefs::find()?;
-        let mut wanted = perf::common();
-        let (fields, _) = setup::tracepoints(&tracefs, &mut wanted)?;
         setup::raise_open_files()?;
-        let mut events = perf::rings(true, None, setup::PRIVILEGED_RING)?;
-        events.follow(&wanted, Followed::Thread(0), true)?;
-        let parser = Parser::new(events.sources.clone(), Some(fields));
-        Ok(Self { events, parser })
+        let mut feed = Feed::privileged(Interface::Auto, None, false)?;
+        feed.only_faults();
+        feed.follow(Followed::Thread(0))?;
+        feed.pause();
+        Ok(Self { feed })
     }
 
     /// Does the work, recorded; returns its result and the faults.
-    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Vec<OwnFault>) {
-        self.events.sinks.iter().for_each(|sink| sink.enable(|_| true));
+    ///
+    /// # Errors
+    /// The kernel refuses now what it did before.
+    pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, Vec<OwnFault>), RecordError> {
+        self.feed.enable()?;
         let result = work();
-        self.events.sinks.iter().for_each(|sink| sink.disable(|_| true));
+        self.feed.pause();
         let mut begun = HashMap::new();
         let mut faults = Vec::new();
-        for sink in &mut self.events.sinks {
-            sink.drain(&self.parser, |raw| match raw.kind {
-                RawKind::Fault { addr, error_code, kernel_mode: false } => {
-                    begun.insert(addr, (raw.time_ns, error_code));
+        self.feed.drain(|raw| match raw.kind {
+            RawKind::Fault { addr, error_code, kernel_mode: false } => {
+                begun.insert(addr, (raw.time_ns, error_code));
+            }
+            RawKind::Resolved { addr, .. } => {
+                if let Some((begin_ns, code)) = begun.remove(&addr) {
+                    let (write, protection) = (code & WRITE != 0, code & PROTECTION != 0);
+                    faults.push(OwnFault { write, protection, ns: raw.time_ns.saturating_sub(begin_ns) });
                 }
-                RawKind::Resolved { addr, .. } => {
-                    if let Some((begin_ns, code)) = begun.remove(&addr) {
-                        let (write, protection) = (code & WRITE != 0, code & PROTECTION != 0);
-                        faults.push(OwnFault { write, protection, ns: raw.time_ns.saturating_sub(begin_ns) });
-                    }
-                }
-                _ => {}
-            });
-        }
-        (result, faults)
+            }
+            _ => {}
+        });
+        Ok((result, faults))
     }
 }

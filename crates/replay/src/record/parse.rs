@@ -191,7 +191,7 @@ impl Registers {
 }
 
 /// The kernel's own device number has 20 bits of minor number.
-fn device(kernel: u64) -> u64 {
+pub(super) fn device(kernel: u64) -> u64 {
     (kernel >> 20) << 32 | (kernel & 0xf_ffff)
 }
 

@@ -94,18 +94,25 @@ fn software(source: Source, config: u32, what: &'static str) -> Wanted {
     Wanted { source, config: Config::Software(u64::from(config)), what }
 }
 
-/// The events that count what a recording costs the program.
-pub(super) fn counts() -> [Wanted; 2] {
-    [
-        software(Source::Time, PERF_COUNT_SW_CPU_CLOCK, "the time of the program"),
-        software(Source::Faults, PERF_COUNT_SW_PAGE_FAULTS, "the number of faults"),
-    ]
+/// The event that counts how long the program runs.
+pub(super) fn counted_time() -> Wanted {
+    software(Source::Time, PERF_COUNT_SW_CPU_CLOCK, "the time of the program")
+}
+
+/// The event that counts faults, recorded or not.
+pub(super) fn counted_faults() -> Wanted {
+    software(Source::Faults, PERF_COUNT_SW_PAGE_FAULTS, "the number of faults")
+}
+
+/// The event that carries the records of mappings, forks, exits and names.
+pub(super) fn records() -> Wanted {
+    software(Source::Records, PERF_COUNT_SW_DUMMY, "mappings and forks")
 }
 
 /// The events of every tier: records, and resolved faults.
 pub(super) fn common() -> Vec<Wanted> {
     vec![
-        software(Source::Records, PERF_COUNT_SW_DUMMY, "mappings and forks"),
+        records(),
         software(Source::Minor, PERF_COUNT_SW_PAGE_FAULTS_MIN, "minor faults"),
         software(Source::Major, PERF_COUNT_SW_PAGE_FAULTS_MAJ, "major faults"),
     ]
@@ -120,6 +127,8 @@ pub(super) enum Followed<'a> {
     Thread(i32),
     /// The tasks of a control group. Its events are disabled at first.
     Cgroup(&'a OwnedFd),
+    /// All tasks of one CPU.
+    Every,
 }
 
 fn attributes(wanted: &Wanted, kernel: bool, followed: Followed<'_>) -> perf_event_attr {
@@ -149,7 +158,7 @@ fn attributes(wanted: &Wanted, kernel: bool, followed: Followed<'_>) -> perf_eve
     attr.__bindgen_anon_1.sample_period = u64::from(!wanted.source.only_counts());
     attr.set_disabled(1);
     attr.set_enable_on_exec(u64::from(matches!(followed, Followed::Program(_))));
-    attr.set_inherit(u64::from(!matches!(followed, Followed::Cgroup(_))));
+    attr.set_inherit(u64::from(!matches!(followed, Followed::Cgroup(_) | Followed::Every)));
     attr.set_exclude_hv(1);
     attr.set_exclude_kernel(u64::from(!kernel));
     attr.set_sample_id_all(1);
@@ -189,6 +198,26 @@ pub(super) fn open_tracepoint(id: u64, thread: i32) -> Result<OwnedFd, RecordErr
     attr.set_disabled(0);
     open_one(&mut attr, Followed::Thread(thread), EVERY_CPU).map_err(|source| refused(wanted.what, source))
 }
+
+/// Runs a program at each resolved fault of a CPU, of any process: those that waited for a device, or others.
+pub(super) fn open_for_program(major: bool, cpu: i32, program: &OwnedFd) -> Result<OwnedFd, RecordError> {
+    let config = if major { PERF_COUNT_SW_PAGE_FAULTS_MAJ } else { PERF_COUNT_SW_PAGE_FAULTS_MIN };
+    let mut attr = attributes(&software(Source::Minor, config, RESOLVED), true, Followed::Every);
+    attr.sample_type = u64::from(PERF_SAMPLE_ADDR);
+    attr.read_format = 0;
+    let event = open_one(&mut attr, Followed::Every, cpu).map_err(|source| refused(RESOLVED, source))?;
+    control("programs at faults", || {
+        // SAFETY: C3: both descriptors are open, and the request takes no memory.
+        unsafe { ioctls::SET_BPF(event.as_raw_fd(), program.as_raw_fd().cast_unsigned()) }
+    })?;
+    control("enabling an event", || {
+        // SAFETY: C3: the event is open, and the request takes no memory.
+        unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) }
+    })?;
+    Ok(event)
+}
+
+const RESOLVED: &str = "resolved faults";
 
 /// A thread is followed wherever it runs.
 const EVERY_CPU: i32 = -1;
@@ -264,6 +293,7 @@ fn open_one(attr: &mut perf_event_attr, followed: Followed<'_>, cpu: i32) -> io:
     let (pid, of) = match followed {
         Followed::Program(pid) | Followed::Thread(pid) => (pid, 0),
         Followed::Cgroup(group) => (group.as_raw_fd(), PERF_FLAG_PID_CGROUP),
+        Followed::Every => (-1, 0),
     };
     // SAFETY: C3: `attr` is initialised and says its own size; the kernel reads it and writes at most its size
     // field.

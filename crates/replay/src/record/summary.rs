@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::options::Interface;
 use super::overhead::Overhead;
 use super::referenced::Referenced;
 use crate::trace::{Access, Call, Event, EventKind, ForkKind, MapCause, Tier, Totals, Written};
@@ -135,6 +136,8 @@ pub struct Recorded {
     pub asked_to_end: Option<Signal>,
     /// Of a recording that attached to what ran.
     pub attached: Option<Attached>,
+    /// What told faults and calls, in the privileged tier.
+    pub interface: Option<Interface>,
     /// What the recording cost the program, if that has a bound.
     pub overhead: Option<Overhead>,
     /// What the processes referenced, if that was sampled.
@@ -153,7 +156,7 @@ impl Recorded {
         totals: Totals,
         grown_to: Option<usize>,
     ) -> Self {
-        let (asked_to_end, attached, overhead, referenced) = (None, None, None, None);
+        let (asked_to_end, attached, interface, overhead, referenced) = (None, None, None, None, None);
         Self {
             exit_code,
             tier,
@@ -163,6 +166,7 @@ impl Recorded {
             grown_to,
             asked_to_end,
             attached,
+            interface,
             overhead,
             referenced,
             unprivileged: Vec::new(),
@@ -225,7 +229,8 @@ impl fmt::Display for Recorded {
         let accesses =
             (summary.accesses > 0).then(|| format!("  accesses: {} intervals of DAMON", summary.accesses));
         let attached = self.attached.map(|said| said.to_string());
-        let more = [accesses, attached, self.overhead.map(|said| said.to_string())];
+        let source = self.interface.map(|told| format!("  source: {}", told.full_name()));
+        let more = [source, accesses, attached, self.overhead.map(|said| said.to_string())];
         for lines in more.iter().flatten() {
             write!(out, "\n{lines}")?;
         }

@@ -249,6 +249,7 @@ impl<'a> Measuring<'a> {
             thp: record::Thp::Off,
             max_overhead: None,
             accesses: record::Source::Nothing,
+            interface: record::Interface::Auto,
         };
         self.before.each_run()?;
         let streams = Streams::of_program(self.shown)?;

@@ -188,8 +188,8 @@ pub(crate) fn tiers() -> Vec<&'static str> {
 /// Keeps the tracepoints of the privileged tier in use until these tests end.
 ///
 /// When the last user of a tracepoint goes, the kernel waits until no processor can be inside of it. Meanwhile no
-/// other recording starts, forks or ends. Without this, each recording ends with ten such waits, 0.3 s in all, and
-/// the tests beside it wait too.
+/// other recording starts, forks or ends. Without this, each recording by perf ends with ten such waits, 0.3 s in all,
+/// and the tests beside it wait too.
 fn keep_tracepoints() {
     // It ends when its standard input does, however this process ends.
     static KEEPER: Mutex<Option<Child>> = Mutex::new(None);
@@ -199,6 +199,8 @@ fn keep_tracepoints() {
         "--quiet",
         "--tier",
         "privileged",
+        "--source",
+        "perf",
         "--ring",
         "64K",
         "-o",

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Attached, Recorded};
 use crate::output::quoted;
+use crate::record::options::Interface;
 use crate::record::overhead::Overhead;
 use crate::trace::Tier;
 
@@ -34,6 +35,7 @@ impl Recorded {
                 Tier::Privileged => "privileged",
                 Tier::User => "user",
             },
+            "source": self.interface.map(Interface::name),
             "wall_ns": totals.wall_ns,
             "events": summary.events,
             "forks": summary.forks,

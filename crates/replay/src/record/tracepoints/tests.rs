@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use memmap2::{Advice, MmapMut};
 
 use super::*;
+use crate::record::parse::Parser;
+use crate::record::perf::{self, Followed};
 use crate::record::raw::RawKind;
+use crate::record::setup;
 
 const PAGE: usize = 4096;
 const REPEATS: usize = 500;
@@ -11,8 +14,8 @@ const REPEATS: usize = 500;
 /// Records by kind of what this thread does.
 fn records(tracefs: &Tracefs, work: impl FnOnce()) -> BTreeMap<&'static str, usize> {
     let mut wanted = perf::common();
-    let (fields, _) = tracepoints(tracefs, &mut wanted).expect("tracepoints");
-    raise_open_files().expect("a limit of open files");
+    let (fields, _) = all(tracefs, &mut wanted).expect("tracepoints");
+    setup::raise_open_files().expect("a limit of open files");
     let mut events = perf::rings(true, None, PRIVILEGED_RING).expect("rings");
     events.follow(&wanted, Followed::Thread(0), true).expect("events and their filters");
     events.sinks.iter().for_each(|sink| sink.enable(|_| true));

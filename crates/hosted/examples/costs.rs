@@ -2,6 +2,9 @@
 //!
 //! `cargo run --release -p quire-hosted --example costs`
 
+// What is compiled of Quire for the hosted machine below it need not be compiled again.
+use testkit as _;
+
 use hosted::raw::RawPages;
 use std::hint::black_box;
 use std::time::Instant;

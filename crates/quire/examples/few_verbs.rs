@@ -1,9 +1,9 @@
 //! A kernel that uses few verbs of address spaces: it shows how much of the library such a kernel links.
 //!
-//! Runs on the host (`cargo run -p quire-mm --example few_verbs`) and builds without an operating system:
+//! Runs on the host (`cargo run -p quire-mm --features bare --example few_verbs`) and builds without an operating system:
 //!
 //! ```sh
-//! cargo build --release -p quire-mm --example few_verbs --target x86_64-unknown-none
+//! cargo build --release -p quire-mm --features bare --example few_verbs --target x86_64-unknown-none
 //! size -A target/x86_64-unknown-none/release/examples/few_verbs
 //! ```
 #![cfg_attr(target_os = "none", no_std, no_main)]

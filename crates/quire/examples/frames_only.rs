@@ -1,6 +1,6 @@
 //! Only the page allocator, on the smallest machine: one CPU, 4 MiB of memory, no interrupts, no page tables.
 //!
-//! Runs on the host (`cargo run -p quire-mm --example frames_only`) and builds without an operating system
+//! Runs on the host (`cargo run -p quire-mm --features bare --example frames_only`) and builds without an operating system
 //! (`--target x86_64-unknown-none`).
 #![cfg_attr(target_os = "none", no_std, no_main)]
 

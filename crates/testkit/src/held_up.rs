@@ -105,14 +105,21 @@ pub fn unless_stuck(machine: &Hosted, time: Duration, came: impl Fn() -> bool) -
     within(time, || came() || waits_for_us()) && came()
 }
 
+/// How long [`within`] looks again and again: most of what it waits for comes sooner.
+const SOON: Duration = Duration::from_micros(100);
+
+/// How long [`within`] sleeps between two looks then, so that other tests have the processor.
+const REST: Duration = Duration::from_micros(50);
+
 /// Waits until `came` is true, for at most `time`; returns whether it became so.
 pub fn within(time: Duration, came: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + time;
+    let start = Instant::now();
     while !came() {
-        if Instant::now() > end {
+        let passed = start.elapsed();
+        if passed > time {
             return false;
         }
-        std::thread::yield_now();
+        if passed < SOON { std::thread::yield_now() } else { std::thread::sleep(REST) }
     }
     true
 }

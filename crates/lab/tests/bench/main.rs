@@ -66,10 +66,20 @@ fn settings() -> Settings {
     files.filter_map(|path| Some((path.clone(), selected(&path)?))).collect()
 }
 
-/// The settings before any run has changed them. A run first, since an earlier one may have been killed.
+/// The settings before any run has changed them, at a moment at which no run of another process has. They are put back first,
+/// since an earlier one may have been killed.
 fn settled() -> Settings {
-    assert!(output(&["--smoke", "protect"]).status.success());
-    settings()
+    let (journal, since) = (Places::of_this_machine().journal(), Instant::now());
+    loop {
+        let restored = Command::new(env!("CARGO_BIN_EXE_quire")).arg("restore").output().unwrap();
+        assert!(restored.status.success(), "{}", text(&restored.stderr));
+        let found = (!journal.exists()).then(settings);
+        if let Some(found) = found.filter(|_| !journal.exists()) {
+            return found;
+        }
+        assert!(since.elapsed() < Duration::from_secs(600), "a run has changed the settings for long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether this user may change the folio-size settings at all: the other tests cover the logic without.

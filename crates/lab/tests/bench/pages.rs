@@ -7,11 +7,10 @@ use serde_json::json;
 
 use crate::text;
 
-/// Writes the page of these files, as `written` does; in a browser, light and dark, it has no complaint and fits the width of
-/// a phone and of a desk.
+/// Writes the page of these files, as `written` does, and opens it.
 pub(crate) fn show(figures: &[&Path], folder: &Path) -> String {
     let page = written(figures, folder);
-    ["light", "dark"].into_iter().for_each(|scheme| open(&page, scheme, folder));
+    open(&[&page], folder);
     page
 }
 
@@ -35,40 +34,43 @@ fn written(figures: &[&Path], folder: &Path) -> String {
     written
 }
 
-/// The page in frames of both widths, of which none may scroll sideways: no window of a browser is narrower than 500. One
-/// start of the browser shows both, since a start takes longer than all else here.
-fn open(page: &str, scheme: &str, folder: &Path) {
-    let page = page.replace('&', "&amp;").replace('"', "&quot;");
+/// In a browser, light and dark, the pages have no complaint and fit the width of a phone and of a desk: each is in four
+/// frames, of which none may scroll sideways. No window of a browser is narrower than 500, and a start of the browser takes
+/// longer than all else here, so one shows all frames. What the frame is to be in, the page prefers.
+fn open(pages: &[&str], folder: &Path) {
     let tell = "dataset.fits = contentDocument.documentElement.scrollWidth <= clientWidth; \
                 dataset.scheme = contentWindow.matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'";
-    let frames = [400, 1600].map(|width| {
-        let style = format!("width:{width}px;height:1000px;border:0");
+    let frame = |page: &str, scheme: &str, width: u32| {
+        let style = format!("width:{width}px;height:1000px;border:0;color-scheme:{scheme}");
         format!("<iframe style='{style}' onload=\"{tell}\" srcdoc=\"{page}\"></iframe>")
-    });
+    };
+    let mut rows = String::new();
+    for page in pages.iter().map(|page| page.replace('&', "&amp;").replace('"', "&quot;")) {
+        for scheme in ["light", "dark"] {
+            rows += &format!("<div>{}</div>", [400, 1600].map(|width| frame(&page, scheme, width)).concat());
+        }
+    }
     let framed = folder.join("framed.html");
     let head = "<!DOCTYPE html><meta name='color-scheme' content='light dark'>";
-    std::fs::write(&framed, format!("{head}<body style='white-space:nowrap'>{}</body>", frames.concat()))
-        .unwrap();
-    let picture = folder.join(format!("{scheme}.png"));
+    std::fs::write(&framed, format!("{head}<body style='white-space:nowrap'>{rows}</body>")).unwrap();
+    let picture = folder.join("picture.png");
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
-    browser
-        .args(["--window-size=2100,1200", "--dump-dom"])
-        .arg(format!("--screenshot={}", picture.display()));
-    browser.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(scheme == "light")));
+    browser.arg(format!("--window-size=2100,{}", 200 + 2000 * pages.len())).arg("--dump-dom");
+    browser.arg(format!("--screenshot={}", picture.display()));
     let Ok(seen) = browser.arg(format!("file://{}", framed.display())).output() else {
         return println!("not opened in a browser: install chromium to see it done");
     };
     let (dom, said) = (text(&seen.stdout), text(&seen.stderr));
     assert!(seen.status.success() && picture.metadata().is_ok_and(|file| file.len() > 10_000), "{said}");
     assert!(!said.contains("CONSOLE"), "{said}");
-    let fits = dom.matches("data-fits=\"true\"").count();
-    assert_eq!((fits, dom.matches("data-fits=\"false\"").count()), (2, 0), "wider than its frame, {scheme}");
-    assert_eq!(
-        dom.matches(&format!("data-scheme=\"{scheme}\"")).count(),
-        2,
-        "{scheme} is not what it is shown in"
-    );
+    let count = |told: &str| dom.matches(told).count();
+    let fits = [count("data-fits=\"true\""), count("data-fits=\"false\"")];
+    assert_eq!(fits, [4 * pages.len(), 0], "wider than its frame");
+    for scheme in ["light", "dark"] {
+        let seen = count(&format!("data-scheme=\"{scheme}\""));
+        assert_eq!(seen, 2 * pages.len(), "{scheme} is not what it is shown in");
+    }
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn predictions_stand_beside_what_was_measured() {
     decided["advice"]["run_off"] = json!({"against": [first]});
     decided["advice"]["verdict"] = json!("within");
     std::fs::write(&file, format!("{program}\n{decided}\n")).unwrap();
-    let page = show(&[&file], folder.path());
+    let page = written(&[&file], folder.path());
     assert!(page.contains("2 of 4") && page.contains("4 of 4"), "{page}");
     assert!(page.contains("missed: faults of sort under 64K, +50.0 %"), "{page}");
     assert!(page.contains("+50.0 %") && page.contains("41\u{202f}000"));
@@ -120,7 +122,9 @@ fn predictions_stand_beside_what_was_measured() {
     other["sizes"] = json!([size("4K", figure(1, 12_345, "within"), figure(1, 77 << 20, "within"))]);
     std::fs::write(&before, program.to_string()).unwrap();
     std::fs::write(&after, other.to_string()).unwrap();
-    let page = show(&[&before, &after], folder.path());
+    let of_one = page;
+    let page = written(&[&before, &after], folder.path());
+    open(&[&of_one, &page], folder.path());
     let section = page.split("<section>").find(|section| section.contains("sort side by side</h1>")).unwrap();
     assert_eq!(section.matches("<svg").count(), 1, "{section}");
     let (head, table) = section.split_once("<table").unwrap();

@@ -106,9 +106,15 @@ fn khugepaged_collapses_memory_that_asks_where_that_alone_may_have_2m() {
     let settings = root.path().join("sys/kernel/mm/transparent_hugepage/hugepages-2048kB");
     std::fs::create_dir_all(&settings).expect("it is made");
     std::fs::write(settings.join("enabled"), "always inherit [madvise] never\n").expect("it is written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let (mut command, prices) = (Command::new(env!("CARGO_BIN_EXE_quire")), crate::advise::prices());
     command.args(["advise", "--format", "json", "--khugepaged", "scan_sleep_millisecs=1,pages_to_scan=4096"]);
-    let output = command.arg(&trace).env("QUIRE_SETTINGS", root.path()).output().expect("the command runs");
+    let output = command
+        .arg("--prices")
+        .arg(&*prices)
+        .arg(&trace)
+        .env("QUIRE_SETTINGS", root.path())
+        .output()
+        .expect("the command runs");
     let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
     let set = line.pointer("/khugepaged/sets/0").unwrap_or_else(|| panic!("{line}"));
     assert_eq!((&set["folio"], number(set, "/collapsed")), (&"4K, 2M by madvise".into(), 2), "{set}");
@@ -248,10 +254,9 @@ fn pieces_are_those_of_the_machine_if_asked() {
     let advise = |buddyinfo: &str| {
         std::fs::create_dir_all(root.path().join("proc")).expect("it is made");
         std::fs::write(root.path().join("proc/buddyinfo"), buddyinfo).expect("it is written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command
-            .args(["advise", "--format", "json", "--baseline", "4K", "--fragmentation", "machine"])
-            .arg(&trace);
+        let (mut command, prices) = (Command::new(env!("CARGO_BIN_EXE_quire")), crate::advise::prices());
+        command.args(["advise", "--format", "json", "--baseline", "4K", "--fragmentation", "machine"]);
+        command.arg("--prices").arg(&*prices).arg(&trace);
         command.env("QUIRE_SETTINGS", root.path()).output().expect("the command runs")
     };
     let output = advise(
@@ -412,8 +417,8 @@ fn with_pool(trace: &Path, all: u64, free: u64, reserved: u64) -> Value {
     for (name, number) in [("nr_hugepages", all), ("free_hugepages", free), ("resv_hugepages", reserved)] {
         std::fs::write(pool.join(name), format!("{number}\n")).expect("it is written");
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-    command.args(["advise", "--format", "json", "--baseline", "4K"]).arg(trace);
+    let (mut command, prices) = (Command::new(env!("CARGO_BIN_EXE_quire")), crate::advise::prices());
+    command.args(["advise", "--format", "json", "--baseline", "4K", "--prices"]).arg(&*prices).arg(trace);
     let output = command.env("QUIRE_SETTINGS", root.path()).output().expect("the command runs");
     let line: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
     line["hugetlb"].clone()

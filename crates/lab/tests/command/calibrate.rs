@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -18,6 +19,18 @@ fn calibrate(arguments: &[&str]) -> Output {
     let output = quire(&nowhere, &[&["calibrate"], arguments].concat());
     assert!(!nowhere.exists(), "{arguments:?} is kept nowhere");
     output
+}
+
+/// What a small calibration saves, for tests that need just any.
+pub(crate) fn calibration() -> &'static str {
+    static SAVED: OnceLock<String> = OnceLock::new();
+    SAVED.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("here.json");
+        let measured = calibrate(&["--smoke", "--save", file.to_str().unwrap()]);
+        assert!(measured.status.success(), "{}", text(&measured.stderr));
+        std::fs::read_to_string(file).unwrap()
+    })
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -86,10 +99,7 @@ fn check_replay(cache: &Path, saved: &str) {
 fn a_calibration_may_have_any_name() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(OsStr::from_bytes(b"\xff.json"));
-    let saved = directory.path().join("saved.json");
-    let measured = calibrate(&["--smoke", "--save", saved.to_str().unwrap()]);
-    assert!(measured.status.success(), "{}", text(&measured.stderr));
-    std::fs::rename(saved, &file).unwrap();
+    std::fs::write(&file, calibration()).unwrap();
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
     for more in [&["--json", "-"][..], &[]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));

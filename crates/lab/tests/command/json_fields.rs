@@ -259,7 +259,7 @@ fn of_bench_and_compare() {
     let left_out = ["crossings"];
     let measured = written(&["bench", "boot", "--smoke", "--format", "json"]);
     hold("bench", PAGES, &by_name, &measured, &left_out);
-    let compared = written(&["compare", "--smoke", "--only", "teardown", "--format", "json"]);
+    let compared = written(&["compare", "--smoke", "--only", "lists", "--format", "json"]);
     hold("compare", PAGES, &by_name, &compared, &left_out);
     let listed = written(&["bench", "--list", "--format", "json"]);
     hold("bench --list", (&[], &["json-output.md"]), &[], &listed, &[]);

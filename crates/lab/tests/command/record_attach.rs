@@ -62,15 +62,28 @@ fn replay(path: &Path, options: &[&str]) -> Output {
 
 /// Replays it under every size: no divergence, no frame left.
 fn assert_replays(path: &Path) {
-    let checked = replay(path, &["--check", "--folio", "sweep", "--json", "-"]);
-    let text = String::from_utf8_lossy(&checked.stdout);
-    assert!(checked.status.success(), "{checked:?}");
-    assert!(text.lines().count() > 3, "{text}");
-    for line in text.lines() {
+    assert_replays_under(&["sweep"], path);
+}
+
+/// The same under the smallest size, the largest one, and one that most mappings have room for. It is for recordings of busy
+/// programs, which have many events.
+fn assert_some_replay(path: &Path) {
+    assert_replays_under(&["4K", "64K", "2M"], path);
+}
+
+fn assert_replays_under(folios: &[&str], path: &Path) {
+    let mut lines = String::new();
+    for folio in folios {
+        let checked = replay(path, &["--check", "--folio", folio, "--json", "-"]);
+        assert!(checked.status.success(), "{checked:?}");
+        lines += &String::from_utf8_lossy(&checked.stdout);
+    }
+    assert!(lines.lines().count() >= 3, "{lines}");
+    for line in lines.lines() {
         assert!(line.contains(r#""frames_leaked":0"#) && line.contains(r#""differences":0"#), "{line}");
         assert!(!line.contains(r#""pages_present_before":0"#), "{line}");
     }
-    let plain = replay(path, &[]);
+    let plain = replay(path, &["--rounds", "1"]);
     let text = String::from_utf8_lossy(&plain.stdout);
     assert!(text.contains("pages were present before the recording attached"), "{text}");
 }
@@ -86,19 +99,19 @@ fn advice_is_given_on_what_runs() {
     let pid = running.id().to_string();
     let directory = tempfile::tempdir().expect("a directory");
     let kept = directory.path().join("kept.qtrace");
-    let advise = |more: &[&str]| {
+    let advise = |duration: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        command.args(["advise", "--baseline", "4K", "--pid", &pid, "--duration", "300ms"]).args(more);
+        command.args(["advise", "--baseline", "4K", "--pid", &pid, "--duration", duration]).args(more);
         command.output().expect("quire runs")
     };
-    let output = advise(&["--format", "json", "-o", kept.to_str().expect("a name")]);
+    let output = advise("150ms", &["--format", "json", "-o", kept.to_str().expect("a name")]);
     let alive = running.try_wait().expect("it is a child").is_none();
-    let text = advise(&["--khugepaged", "off"]);
+    let text = advise("20ms", &["--khugepaged", "off"]);
     running.kill().and_then(|()| running.wait()).expect("it ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!((alive, &line["exit_code"]), (true, &serde_json::Value::Null), "{line}");
-    assert!(line["wall_ns"].as_u64() >= Some(250_000_000), "{line}");
+    assert!(line["wall_ns"].as_u64() >= Some(120_000_000), "{line}");
     assert!(line["sets"][0]["faults"].as_u64() > Some(500), "{}", line["sets"][0]);
     assert!(kept.exists(), "the trace is kept");
     let told = String::from_utf8_lossy(&text.stdout);
@@ -270,7 +283,7 @@ fn threads_and_children_are_followed_for_the_duration() {
     let threads = events.iter().filter(|event| matches!(event.kind, EventKind::ThreadStart { .. }));
     let execs = events.iter().filter(|event| matches!(event.kind, EventKind::Exec { .. })).count();
     assert!(threads.count() >= 3 && execs > 1, "{execs} programs");
-    assert_replays(&run.path("t.qtrace"));
+    assert_some_replay(&run.path("t.qtrace"));
     script.end(directory.path(), false);
 }
 
@@ -339,7 +352,7 @@ fn a_control_group_is_followed_with_what_joins_it() {
             |event: &&Event| event.pid == pid as u32 && matches!(event.kind, EventKind::Fault { .. });
         assert!(events.iter().filter(faulted).count() >= faults, "{pid} faults");
     }
-    assert_replays(&run.path("t.qtrace"));
+    assert_some_replay(&run.path("t.qtrace"));
 }
 
 /// A shell in the group starts a child for each string of 32 KB.
@@ -362,7 +375,7 @@ fn advice_is_given_on_a_control_group() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.args(["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off"]);
     let output =
-        command.args(["--duration", "500ms", "--cgroup"]).arg(&group.0).output().expect("quire runs");
+        command.args(["--duration", "150ms", "--cgroup"]).arg(&group.0).output().expect("quire runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(shell.0.try_wait().expect("it is a child").is_none(), "it runs on");
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -390,7 +403,7 @@ fn faults_are_dropped_rather_than_time() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut script = Script::start(directory.path(), Manner::Busy);
     let pid = pid_of(&script);
-    let mut run = Recording::attached(&["--pid", &pid, "--duration", "1s", "--max-overhead", "0.001"]);
+    let mut run = Recording::attached(&["--pid", &pid, "--duration", "400ms", "--max-overhead", "0.001"]);
     assert!(run.end().success(), "{}", run.stderr());
     assert!(run.stderr().contains("NOT RECORDED"), "{}", run.stderr());
     let (header, events) = run.trace();

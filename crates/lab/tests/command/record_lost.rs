@@ -196,7 +196,7 @@ fn recordings_side_by_side_find_the_tracepoints() {
     let mounts = || std::fs::read_to_string("/proc/self/mounts").expect("Linux shows its mounts");
     let before = mounts();
     for tier in tiers() {
-        for _ in 0..4 {
+        for _ in 0..2 {
             let start = |_| Recording::of_script(&["--quiet", "--tier", tier], "true");
             let mut runs: Vec<Recording> = (0..8).map(start).collect();
             for run in &mut runs {

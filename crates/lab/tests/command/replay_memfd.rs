@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::advise::{quire, text};
+use crate::advise::{prices, quire, text};
 use crate::small_trace::{call, fault, program};
 use lab::trace::{Access, Call, EventKind, FileId, ForkKind, PathId, Syscall};
 
@@ -75,6 +75,7 @@ fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
         return println!("skipped: there is no gcc");
     };
     assert!(built.success());
+    let prices = prices();
     let ways = [("", "unmap"), ("", "remove"), ("", "truncate"), ("", "punch"), ("", "fork")];
     for (tier, how) in ways.into_iter().chain([("--tier=user", "truncate"), ("--tier=user", "punch")]) {
         let tier: Vec<&str> = [tier].into_iter().filter(|tier| !tier.is_empty()).collect();
@@ -84,8 +85,8 @@ fn peaks_of_a_memfd_are_those_that_getrusage_counts() {
         assert!(recorded.status.success(), "{how}: {said}");
         let counted: BTreeMap<u64, f64> = said.lines().filter_map(counted).collect();
         assert_eq!(counted.len(), if how == "fork" { 2 } else { 1 }, "{said}");
-        let advised =
-            quire(&["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off", &trace]);
+        let fixed = ["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off", "--prices"];
+        let advised = quire(&[&fixed[..], &[prices.to_str().expect("a name"), &trace]].concat());
         let line: Value = serde_json::from_slice(&advised.stdout).expect("a JSON object");
         let processes = line["sets"][0]["processes"].as_array().expect("processes");
         assert_eq!(processes.len(), counted.len(), "{how}: {processes:?}");

@@ -53,7 +53,7 @@ fn tables_fit_the_terminal() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let calibration = directory.path().join("c.json");
     let calibration = calibration.to_str().expect("a name that is text");
-    assert!(output(&["calibrate", "--smoke", "--save", calibration]).status.success());
+    fs::write(calibration, crate::calibrate::calibration()).expect("it is written");
     for arguments in tables(&gcc(), calibration) {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let shown = Pty::new(80).run(&mut quire(&arguments));

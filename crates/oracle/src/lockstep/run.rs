@@ -121,7 +121,7 @@ pub fn budget(time: Duration) -> Duration {
 }
 
 /// Fixed seeds at the start of every run, as far as its time goes; the first [`SURE`] in any case.
-const SAME: u64 = 60;
+const SAME: u64 = 30;
 const SURE: u64 = 8;
 
 /// The seed that `QUIRE_SEED` asks for. One seed meets less than many do.

@@ -8,8 +8,6 @@ mod collapse;
 mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
-mod mappings;
-mod pools;
 mod zap;
 
 use hosted::raw::RawPages;

@@ -8,6 +8,7 @@ mod alloc;
 mod clear;
 mod cleared;
 mod collapse;
+mod costs;
 mod counts;
 mod errors;
 mod filethp;

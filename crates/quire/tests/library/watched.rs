@@ -1,5 +1,5 @@
 //! A machine that records what it is asked to clear and copy, where its reschedule points are, and when
-//! vectors are used. Its task can be made to die, and vectors be refused.
+//! vectors are used, and counts some calls. Its task can be made to die, and vectors be refused.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -26,9 +26,28 @@ pub(crate) enum Event {
     Locked,
 }
 
+/// How often the library made each call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Calls {
+    /// Asked for an address of the direct map.
+    pub(crate) direct_maps: u64,
+    /// Took the lock of a block.
+    pub(crate) block_locks: u64,
+    /// Took the lock of a region's free blocks.
+    pub(crate) pool_locks: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    direct_maps: AtomicU64,
+    block_locks: AtomicU64,
+    pool_locks: AtomicU64,
+}
+
 pub(crate) struct Watched<'m> {
     machine: &'m Hosted,
     events: Mutex<Vec<Event>>,
+    counts: Counts,
     /// How many more times the task is said to live.
     lives: AtomicU64,
     vectors: AtomicBool,
@@ -50,6 +69,7 @@ impl<'m> Watched<'m> {
         Self {
             machine,
             events: Mutex::default(),
+            counts: Counts::default(),
             lives: AtomicU64::new(u64::MAX),
             vectors: AtomicBool::new(true),
             asked: Mutex::default(),
@@ -64,6 +84,22 @@ impl<'m> Watched<'m> {
     /// The events since the last call.
     pub(crate) fn events(&self) -> Vec<Event> {
         std::mem::take(&mut self.events.lock().unwrap())
+    }
+
+    /// The calls of `work`, which are counted on all CPUs.
+    pub(crate) fn calls_during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
+        self.take_calls();
+        let result = work();
+        (self.take_calls(), result)
+    }
+
+    fn take_calls(&self) -> Calls {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        Calls {
+            direct_maps: take(&self.counts.direct_maps),
+            block_locks: take(&self.counts.block_locks),
+            pool_locks: take(&self.counts.pool_locks),
+        }
     }
 
     /// The task dies after it was said to live so often; `None`: never.
@@ -163,6 +199,7 @@ unsafe impl FramePlatform for Watched<'_> {
     }
 
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        self.counts.direct_maps.fetch_add(1, Ordering::Relaxed);
         self.machine.direct_map(addr)
     }
 
@@ -187,8 +224,11 @@ unsafe impl FramePlatform for Watched<'_> {
     }
 
     fn lock_taken(&self, rank: Rank) {
-        if rank == Rank::AddressSpace {
-            self.note(Event::Locked);
+        match rank {
+            Rank::AddressSpace => self.note(Event::Locked),
+            Rank::Block => _ = self.counts.block_locks.fetch_add(1, Ordering::Relaxed),
+            Rank::Pool => _ = self.counts.pool_locks.fetch_add(1, Ordering::Relaxed),
+            _ => {}
         }
     }
 

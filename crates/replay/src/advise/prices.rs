@@ -18,6 +18,9 @@ use crate::trace::Header;
 /// Orders with a price: 4 KiB to 2 MiB.
 pub(super) const ORDERS: usize = 10;
 
+/// The order that Linux gives no anonymous memory, so that no fault of it can be measured: folios of 8 KiB.
+const NEVER: usize = 1;
+
 const KINDS: usize = FaultKind::NAMES.len();
 
 /// Nanoseconds of a fault by kind where the trace has none: an ordinary user cannot record durations.
@@ -80,9 +83,11 @@ impl Prices {
         let recorded = |kind: usize| recorded(frames, kind);
         let kinds = std::array::from_fn(|kind| recorded(kind).unwrap_or(USUAL_NS[kind]));
         let anon = FaultKind::Anon as usize;
-        let further_ns = calibrate::clearing_ns_per_frame()?;
         Ok(match found {
             Ok((path, measured)) => {
+                // How long clearing takes may have to be measured, which takes longer than many a replay.
+                let is_complete = has_every_size(&KernelPrices::by_order(&measured.fault_ns));
+                let further_ns = if is_complete { 0.0 } else { calibrate::clearing_ns_per_frame()? };
                 let here = measured.are_of(&header.kernel, &header.cpu);
                 let recorder =
                     FaultKind::NAMES.map(|kind| if here { measured.of_recorder(kind) } else { 0.0 });
@@ -95,6 +100,7 @@ impl Prices {
                 Self { recorder, recorded, by_gap, ..measured }
             }
             Err(why) => {
+                let further_ns = calibrate::clearing_ns_per_frame()?;
                 let of_kind = recorded;
                 let (first_ns, recorded) = (kinds[anon], recorded(anon).is_some());
                 let folios = std::array::from_fn(|order| first_ns + further(order, 0) * further_ns);
@@ -123,13 +129,16 @@ impl Prices {
     ) -> Self {
         let by_order = KernelPrices::by_order(&measured.fault_ns);
         let usual = (0, USUAL_NS[FaultKind::Anon as usize]);
-        let folios: [f64; ORDERS] = std::array::from_fn(|order| {
+        let mut folios: [f64; ORDERS] = std::array::from_fn(|order| {
             // A size that this kernel lacks costs the next smaller one, and the clearing of the rest.
             let below =
                 by_order.range(..=order as u8).next_back().map(|(order, ns)| (usize::from(*order), *ns));
             let (known, ns) = below.unwrap_or(usual);
             ns + further(order, known) * further_ns
         });
+        if let (Some(page), Some(larger)) = (by_order.get(&0), by_order.get(&(NEVER as u8 + 1))) {
+            folios[NEVER] = page + (larger - page) * further(NEVER, 0) / further(NEVER + 1, 0);
+        }
         let first = of_a_page.unwrap_or(folios[0]);
         let folios = folios.map(|ns| first + (ns - folios[0]).max(0.0));
         let just_freed = KernelPrices::by_order(&measured.recycled_ns);
@@ -226,7 +235,7 @@ impl Prices {
     pub(super) fn named(&self) -> BTreeMap<String, f64> {
         let kinds = (0..KINDS).filter(|&kind| kind != FaultKind::Anon as usize);
         let kinds = kinds.map(|kind| (FaultKind::NAMES[kind].to_owned(), self.kinds[kind]));
-        let orders = (0..ORDERS).filter(|order| *order != 1);
+        let orders = (0..ORDERS).filter(|order| *order != NEVER);
         let folios = orders.map(|order| (format!("anon-{}", order_name(order as u8)), self.folios[order]));
         kinds.chain(folios).collect()
     }
@@ -235,6 +244,11 @@ impl Prices {
 /// Nanoseconds of the recorded faults that a replay took as this kind.
 fn recorded(figures: &Figures, kind: usize) -> Option<f64> {
     figures.recorded_ns.get(FaultKind::NAMES[kind]).map(|ns| *ns as f64)
+}
+
+/// Whether each size that there is was measured, so that none costs the clearing of its further memory.
+fn has_every_size(by_order: &BTreeMap<u8, f64>) -> bool {
+    (0..ORDERS).all(|order| order == NEVER || by_order.contains_key(&(order as u8)))
 }
 
 /// The frames of an order beyond those of another.
@@ -263,6 +277,19 @@ mod tests {
         let other = Prices::measured(kinds, &measured, 100.0, None, PathBuf::new());
         assert_eq!((other.folios[0], other.folios[2], other.folios[9]), (500.0, 700.0, 50_500.0));
         assert_eq!((other.kinds[FaultKind::Anon as usize], other.of_a_copy()), (500.0, 900.0));
+    }
+
+    /// Advice on a small recording spent most of its time with a measurement that nothing used.
+    #[test]
+    fn where_every_size_was_measured_clearing_is_not() {
+        let of = |sizes: &[u64]| sizes.iter().map(|kib| (*kib, 500.0 + *kib as f64 * 25.0)).collect();
+        let all: BTreeMap<u64, f64> = of(&[4, 16, 32, 64, 128, 256, 512, 1024, 2048]);
+        assert!(has_every_size(&KernelPrices::by_order(&all)));
+        assert!(!has_every_size(&KernelPrices::by_order(&of(&[4, 64, 2048]))));
+        let measured = KernelPrices::of_this_machine(all, BTreeMap::new(), None);
+        let prices = Prices::measured([900.0; KINDS], &measured, 0.0, None, PathBuf::new());
+        let straight: [f64; ORDERS] = std::array::from_fn(|order| 500.0 + (4 << order) as f64 * 25.0);
+        assert_eq!(prices.folios, straight, "that of 8 KiB is between its neighbours");
     }
 
     #[test]

@@ -35,10 +35,10 @@ fn contents(machine: &Hosted) -> Vec<Option<bool>> {
     let look = |frame: u64| {
         // SAFETY: H1: a frame of the machine, to which nothing is written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(machine.direct_map(Frame(frame).addr()), 4096) };
-        if bytes.iter().all(|&byte| byte == 0) {
+        if bytes == [0; 4096] {
             return Some(true);
         }
-        bytes.iter().all(|&byte| byte == 0xff).then_some(false)
+        (bytes == [0xff; 4096]).then_some(false)
     };
     (0..16 * MIB / 4096).map(look).collect()
 }

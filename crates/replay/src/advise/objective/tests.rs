@@ -1,17 +1,18 @@
-use proptest::prelude::*;
+use fastrand::Rng;
 
 use super::*;
 
+fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    *rng.choice(all).expect("there are some")
+}
+
 /// Few values, so that equals are common.
-fn score() -> impl Strategy<Value = Score> {
-    let time = prop_oneof![Just(100.0), Just(102.0), Just(150.0), 1.0..1000.0];
-    let longest = prop_oneof![Just(10.0), Just(10.2), Just(20.0)];
-    (0..4_usize, 1..50_u64, time, longest, 1..2000_u64, 0.0..0.2_f64).prop_map(
-        |(sizes, faults, time_ns, longest_ns, memory, waste)| {
-            let wasted = (memory as f64 * waste) as u64;
-            Score { sizes, faults, time_ns, longest_ns, memory, wasted, high: None }
-        },
-    )
+fn score(rng: &mut Rng, high: Option<u64>) -> Score {
+    let any = 1.0 + 999.0 * rng.f64();
+    let (time_ns, longest_ns) = (one_of(rng, &[100.0, 102.0, 150.0, any]), one_of(rng, &[10.0, 10.2, 20.0]));
+    let memory = rng.u64(1..2000);
+    let wasted = (memory as f64 * 0.2 * rng.f64()) as u64;
+    Score { sizes: rng.usize(..4), faults: rng.u64(1..50), time_ns, longest_ns, memory, wasted, high }
 }
 
 /// What the page says: the first number counts, and numbers that are as good as equal are told apart by the rest.
@@ -23,41 +24,43 @@ fn counts(baseline: &Score, score: &Score, rule: Rule) -> (f64, f64) {
     }
 }
 
-proptest! {
-    #[test]
-    fn what_is_chosen_is_what_the_page_says(
-        baseline in score(),
-        scores in prop::collection::vec(score(), 0..8),
-        goal in prop_oneof![Just(Goal::Latency), Just(Goal::Throughput), Just(Goal::Memory)],
-        most in prop_oneof![Just(0.0), Just(0.05), Just(1.0)],
-        high in prop_oneof![Just(None), (1..2000_u64).prop_map(Some)],
-        wall_ns in prop_oneof![Just(0_u64), Just(500), Just(u64::MAX)],
-    ) {
-        let rule = Rule { goal, most_waste: most, wall_ns };
-        let scores: Vec<Score> = scores.into_iter().map(|score| Score { high, ..score }).collect();
-        let mut allowed: Vec<&Score> =
-            scores.iter().filter(|score| score.wasted as f64 / score.memory as f64 <= most).collect();
-        let above = |score: &Score| high.map_or(0, |high| score.memory.max(high) - high);
-        let least = allowed.iter().map(|score| above(score)).min();
-        allowed.retain(|score| Some(above(score)) == least);
-        let chosen = rule.choose(&baseline, &scores).map(|at| &scores[at]);
-        prop_assert_eq!(chosen.is_some(), !allowed.is_empty());
-        let Some(chosen) = chosen else { return Ok(()) };
-        prop_assert!(allowed.contains(&chosen), "{:?} wastes too much", chosen);
-        let (own, equal) = counts(&baseline, chosen, rule);
-        for other in &allowed {
-            prop_assert!(own <= counts(&baseline, other, rule).0 + equal, "{:?} is better", other);
-        }
-        let least = allowed.iter().map(|other| counts(&baseline, other, rule).0).fold(f64::MAX, f64::min);
-        for other in allowed.iter().filter(|other| counts(&baseline, other, rule).0 <= least + equal) {
-            if goal != Goal::Throughput {
-                prop_assert!(chosen.time_ns <= other.time_ns, "{:?} takes less time", other);
-            } else {
-                prop_assert!(
-                    (chosen.sizes, chosen.memory) <= (other.sizes, other.memory),
-                    "{:?} is simpler", other
-                );
-            }
+#[test]
+fn what_is_chosen_is_what_the_page_says() {
+    for seed in 1..500 {
+        println!("seed {seed}");
+        let rng = &mut Rng::with_seed(seed);
+        let goal = one_of(rng, &[Goal::Latency, Goal::Throughput, Goal::Memory]);
+        let most = one_of(rng, &[0.0, 0.05, 1.0]);
+        let high = rng.bool().then(|| rng.u64(1..2000));
+        let rule = Rule { goal, most_waste: most, wall_ns: one_of(rng, &[0, 500, u64::MAX]) };
+        // The baseline's limit is that of no score.
+        let baseline = score(rng, None);
+        let scores: Vec<Score> = (0..rng.usize(..8)).map(|_| score(rng, high)).collect();
+        check_choice(rule, &baseline, &scores, high);
+    }
+}
+
+fn check_choice(rule: Rule, baseline: &Score, scores: &[Score], high: Option<u64>) {
+    let is_allowed = |score: &&Score| score.wasted as f64 / score.memory as f64 <= rule.most_waste;
+    let mut allowed: Vec<&Score> = scores.iter().filter(is_allowed).collect();
+    let above = |score: &Score| high.map_or(0, |high| score.memory.max(high) - high);
+    let least = allowed.iter().map(|score| above(score)).min();
+    allowed.retain(|score| Some(above(score)) == least);
+    let chosen = rule.choose(baseline, scores).map(|at| &scores[at]);
+    assert_eq!(chosen.is_some(), !allowed.is_empty(), "{rule:?} {scores:?}");
+    let Some(chosen) = chosen else { return };
+    assert!(allowed.contains(&chosen), "{chosen:?} wastes too much");
+    let (own, equal) = counts(baseline, chosen, rule);
+    for other in &allowed {
+        assert!(own <= counts(baseline, other, rule).0 + equal, "{other:?} is better than {chosen:?}");
+    }
+    let least = allowed.iter().map(|other| counts(baseline, other, rule).0).fold(f64::MAX, f64::min);
+    for other in allowed.iter().filter(|other| counts(baseline, other, rule).0 <= least + equal) {
+        if rule.goal != Goal::Throughput {
+            assert!(chosen.time_ns <= other.time_ns, "{other:?} takes less time than {chosen:?}");
+        } else {
+            let (own, its) = ((chosen.sizes, chosen.memory), (other.sizes, other.memory));
+            assert!(own <= its, "{other:?} is simpler than {chosen:?}");
         }
     }
 }

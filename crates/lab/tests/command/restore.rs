@@ -20,7 +20,7 @@ use crate::small_trace::program;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs that are killed.
-const KILLS: usize = 12;
+const KILLS: usize = 20;
 
 const SETTINGS: [(&str, &str); 7] = [
     ("thp/hugepages-16kB/enabled", "never"),

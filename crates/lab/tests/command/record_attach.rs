@@ -106,7 +106,7 @@ fn advice_is_given_on_what_runs() {
     };
     let output = advise("150ms", &["--format", "json", "-o", kept.to_str().expect("a name")]);
     let alive = running.try_wait().expect("it is a child").is_none();
-    let text = advise("20ms", &["--khugepaged", "off"]);
+    let text = advise("100ms", &["--khugepaged", "off"]);
     running.kill().and_then(|()| running.wait()).expect("it ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -375,7 +375,7 @@ fn advice_is_given_on_a_control_group() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.args(["advise", "--format", "json", "--baseline", "4K", "--khugepaged", "off"]);
     let output =
-        command.args(["--duration", "150ms", "--cgroup"]).arg(&group.0).output().expect("quire runs");
+        command.args(["--duration", "300ms", "--cgroup"]).arg(&group.0).output().expect("quire runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(shell.0.try_wait().expect("it is a child").is_none(), "it runs on");
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");

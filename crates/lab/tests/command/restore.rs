@@ -156,7 +156,8 @@ fn the_next_start_of_any_command_restores_what_a_killed_run_changed() {
     assert!(changed > KILLS / 2, "only {changed} of {KILLS} kills came while settings were changed");
 }
 
-/// The one that puts back is killed as well, at a random moment: what it had not put back yet, the next one does.
+/// The one that puts back is killed as well, at a random moment: before it has begun, meanwhile, or when it has ended. What it
+/// has not put back, the next one does.
 #[test]
 fn a_restore_that_is_killed_too_is_finished_by_the_next_one() {
     let mut random = fastrand::Rng::with_seed(21);
@@ -164,6 +165,7 @@ fn a_restore_that_is_killed_too_is_finished_by_the_next_one() {
     let mut unfinished = 0;
     for round in 0..KILLS {
         let mut run = copy.run_that_changes(false);
+        std::thread::sleep(Duration::from_micros(random.u64(0..30_000)));
         run.kill().expect("it is ours");
         run.wait().expect("it is ours");
         let mut first = copy.quire(&["restore"]).stdout(Stdio::null()).spawn().expect("quire runs");

@@ -208,12 +208,12 @@ impl Compared {
 fn row(priced: &Priced, set: FolioSet, runs: &Runs, measured: &Measured) -> Option<Row> {
     let prediction = priced.of(set)?;
     let conditions = priced.conditions();
-    let mut exit_codes: Vec<u8> = runs.runs.iter().map(|run| run.exit_code).collect();
+    let mut exit_codes: Vec<u8> = runs.runs.iter().chain(&runs.sampled).map(|run| run.exit_code).collect();
     exit_codes.sort_unstable();
     exit_codes.dedup();
     let spread = |of: fn(&Counted) -> u64| Spread::of(runs.runs.iter().map(of).collect());
     // The kernel counts faults of sampled runs as of others.
-    let faults = runs.runs.iter().map(|run| run.faults).chain(runs.sampled_faults.iter().copied());
+    let faults = runs.runs.iter().chain(&runs.sampled).map(|run| run.faults);
     let times = measured.sampling.times(&runs.fault_ns, prediction.traps);
     let (faults_each, ns_each) = prediction.each_recording.iter().copied().unzip();
     let part = |(name, (faults, each_ns)): (&String, &(u64, f64))| {

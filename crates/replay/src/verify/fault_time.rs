@@ -1,7 +1,7 @@
 //! How long a program is in page faults, from samples of the kernel: `perf` looks thousands of times a second where it is.
 //!
 //! A sample is in a fault if the trap's entry is in its call chain. Taking one lasts some 13 us in a virtual machine, and
-//! lengthens what it interrupts: at this rate by 3 %. These runs are others than those that are timed. [`unsampled`](super::unsampled)
+//! lengthens what it interrupts by some percent. These runs are others than those that are timed. [`unsampled`](super::unsampled)
 //! tells by how much, and what samples do not see of a fault. The clock runs on each
 //! processor while it runs the program's control group: one that began anew with each process would miss those that are shorter
 //! than its period. One `perf` takes the samples of all runs, since it needs a second to begin and to end; the time of a sample

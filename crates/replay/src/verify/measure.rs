@@ -52,9 +52,9 @@ pub(super) struct Runs {
     pub(super) processes: Vec<Vec<ProcessPeak>>,
     /// Faults in the whole system that found no free folio of these sizes meanwhile.
     pub(super) fell_back: u64,
-    /// Nanoseconds in faults of further runs, from samples alone, and the faults that the kernel counted in them.
+    /// Nanoseconds in faults of further runs, from samples alone, and what the kernel counted in them.
     pub(super) fault_ns: Vec<u64>,
-    pub(super) sampled_faults: Vec<u64>,
+    pub(super) sampled: Vec<Counted>,
     /// The most pages of the pools that were in use in each run.
     pub(super) pools: Vec<PoolPages>,
 }
@@ -215,14 +215,14 @@ impl<'a> Measuring<'a> {
                     sampler.run(self.command, self.shown)
                 })?;
                 sampler.count(&run);
-                measured[at].sampled_faults.push(run.faults);
+                measured[at].sampled.push(run);
                 ran.push(Ran::Set(at));
                 progress.advance();
             }
             if plan.faults(turn) {
                 ran.push(Ran::Faults(sampler.run_faults()?));
             }
-            if began.elapsed() >= plan.time.max(so_far) {
+            if plan.is_over(turn, began.elapsed(), so_far) {
                 break;
             }
         }

@@ -31,6 +31,9 @@ pub(super) struct Priced {
     pub(super) advised: (FolioSet, f64),
     /// Bytes of the pools' pages that the program maps itself, the most at once.
     pub(super) pool_bytes: u64,
+    /// Whether blocks are brought in before sampled runs: where the host takes free memory back, runs right behind others would find
+    /// some blocks taken and some not, as chance has it. Prices that an older command measured lack that of other blocks.
+    brings_in: bool,
     conditions: Conditions,
 }
 
@@ -126,8 +129,10 @@ impl Priced {
             }
         }
         let pool_bytes = PoolPages(trial.huge().0).bytes();
+        let has_price = !prices.are_measured() || prices.of_blocks() != of_advise.of_blocks();
+        let brings_in = !conditions.rests && has_price && calibrate::host_takes_free_memory();
         let conditions = conditions.clone();
-        Ok(Self { sizes, measured: prices.are_measured(), advised, pool_bytes, conditions })
+        Ok(Self { sizes, measured: prices.are_measured(), advised, pool_bytes, brings_in, conditions })
     }
 
     /// Of these further recordings of the program too: the median of what each predicts, where a fault costs the usual of
@@ -168,12 +173,10 @@ impl Priced {
         self.sizes.iter().find(|prediction| prediction.set == set)
     }
 
-    /// Nanoseconds in faults under a set, and the bytes of blocks that are brought in before each of its sampled runs: where the
-    /// host takes free memory back, runs right behind others would find some blocks taken and some not, as chance has it.
+    /// Nanoseconds in faults under a set, and the bytes of blocks that are brought in before each of its sampled runs.
     pub(super) fn sampled(&self, set: FolioSet) -> (u64, u64) {
-        let brought_in = !self.conditions.rests && calibrate::host_takes_free_memory();
         let of = |prediction: &Prediction| {
-            (prediction.fault_ns, if brought_in { prediction.block_bytes } else { 0 })
+            (prediction.fault_ns, if self.brings_in { prediction.block_bytes } else { 0 })
         };
         self.of(set).map_or((0, 0), of)
     }

@@ -39,7 +39,9 @@ pub(super) struct Sampled {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) sets: Vec<Sampled>,
-    /// How long they may take.
+    /// In so many first turns everything comes; they are not cut short.
+    pub(super) least: u32,
+    /// How long the turns may take.
     pub(super) time: Duration,
 }
 
@@ -80,7 +82,12 @@ impl Plan {
         };
         let set = |(fault_ns, blocks)| Sampled { runs: asked.unwrap_or_else(|| enough(fault_ns)), blocks };
         let time = if asked.is_some() { Duration::MAX } else { TIME };
-        Self { sets: predicted.map(set).collect(), time }
+        Self { sets: predicted.map(set).collect(), least: runs, time }
+    }
+
+    /// Whether the runs end after this turn, when they have taken so long, and all runs before them so long.
+    pub(super) fn is_over(&self, turn: u32, took: Duration, before: Duration) -> bool {
+        turn + 1 >= self.least && took >= self.time.max(before)
     }
 
     /// Turns until each set has had all of its runs.
@@ -90,26 +97,30 @@ impl Plan {
 
     /// The sets that run in a turn, in a drawn order.
     pub(super) fn order(&self, turn: u32) -> Vec<usize> {
-        let runs = |at: &usize| is_due(turn, self.sets[*at].runs, self.turns());
+        let runs = |at: &usize| self.is_due(turn, self.sets[*at].runs);
         order(turn, self.sets.len()).into_iter().filter(runs).collect()
     }
 
     /// Whether the program is recorded before the runs of a turn.
     pub(super) fn records(&self, turn: u32) -> bool {
-        is_due(turn, RECORDINGS.min(self.turns()), self.turns())
+        self.is_due(turn, RECORDINGS.min(self.turns()))
     }
 
     /// Whether a process that only faults is sampled after the runs of a turn.
     pub(super) fn faults(&self, turn: u32) -> bool {
-        is_due(turn, FAULTED.min(self.turns()), self.turns())
+        self.is_due(turn, FAULTED.min(self.turns()))
     }
-}
 
-/// Whether what comes so many times in so many turns comes in this one. The times are spread over all turns, the first turn
-/// is one of them, and of the first turns together each has its share.
-fn is_due(turn: u32, times: u32, turns: u32) -> bool {
-    let until = |turn: u32| (u64::from(turn) * u64::from(times)).div_ceil(u64::from(turns.max(1)));
-    until(turn) < until(turn + 1)
+    /// Whether what comes so many times comes in this turn: in each of the least turns, and the rest is spread over the others.
+    fn is_due(&self, turn: u32, times: u32) -> bool {
+        let least = self.least.min(self.turns());
+        if turn < least {
+            return turn < times;
+        }
+        let (rest, turns) = (times.saturating_sub(least), self.turns() - least);
+        let until = |turn: u32| (u64::from(turn) * u64::from(rest)).div_ceil(u64::from(turns.max(1)));
+        until(turn - least) < until(turn - least + 1)
+    }
 }
 
 /// Gives the sampled times to what was run. Returns what samples change and miss.
@@ -127,7 +138,7 @@ pub(super) fn deal(sampled: Vec<u64>, ran: &[Ran], measured: &mut [Runs]) -> Sam
         }
     }
     let unsampled_ns = if unsampled.is_empty() { 0.0 } else { usual(unsampled).max(0.0) };
-    // Samples take time: less than none is chance.
+    // Samples take time: less than none is chance. That chance only shortens what was measured, and a page says so.
     let longer = (!longer.is_empty()).then(|| usual(longer).max(1.0));
     Sampling { unsampled_ns, longer }
 }
@@ -138,7 +149,17 @@ mod tests {
 
     fn plan(runs: &[u32]) -> Plan {
         let sets = runs.iter().map(|&runs| Sampled { runs, blocks: 0 }).collect();
-        Plan { sets, time: Duration::MAX }
+        Plan { sets, least: 2, time: Duration::from_secs(9) }
+    }
+
+    #[test]
+    fn the_least_turns_are_not_cut_short() {
+        let over = |turn, took, before| {
+            plan(&[9]).is_over(turn, Duration::from_secs(took), Duration::from_secs(before))
+        };
+        assert!(!over(0, 100, 1), "each set has had one run of two");
+        assert!(over(1, 100, 1) && over(8, 9, 9));
+        assert!(!over(1, 8, 1) && !over(1, 9, 10), "there is time left");
     }
 
     #[test]
@@ -166,8 +187,8 @@ mod tests {
             ran
         };
         assert_eq!(of(0..10), [10, 7, 3, 1]);
-        assert_eq!(of(0..5), [5, 4, 2, 1], "if they end in the middle");
-        assert_eq!(of(0..1), [1; 4], "the first turn has all");
+        assert_eq!(of(0..2), [2, 2, 2, 1], "the least turns have all");
+        assert_eq!(of(0..6), [6, 5, 3, 1], "if they end in the middle");
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub(super) fn section(compared: &Compared) -> String {
         }
     };
     let or_spread = ", or within the runs' own spread.\n";
+    let or_middle = ", or the spread of the runs' middle half.\n";
     let grain = mib(rss_grain());
     let or_grain = format!(", the runs' own spread, or {grain} MiB (kernel's count).\n");
     let of_each = processes(compared);
@@ -65,7 +66,7 @@ pub(super) fn section(compared: &Compared) -> String {
         runs => format!(", or {} (whole samples){assumed}.\n", duration(time_grain(runs) as f64)),
     };
     text + &judged(|row| Some(&row.faults), "Faults", FAULTS_PERCENT)
-        + or_spread
+        + or_middle
         + &judged(|row| Some(&row.peak_rss_bytes), "Peak RSS", RSS_PERCENT)
         + &or_grain
         + &of_each
@@ -181,7 +182,8 @@ fn fault_times(text: &mut String, compared: &Compared) {
         return;
     }
     let Compared { unsampled_ns, sampling_percent, .. } = compared;
-    let less = sampling_percent.map_or_else(String::new, |percent| format!(", less {percent:.1} %"));
+    let less =
+        sampling_percent.map_or_else(String::new, |percent| format!(", over {:.3}", 1.0 + percent / 100.0));
     let _ = writeln!(text, "     time in faults, ms: samples, and {unsampled_ns:.0} ns of a fault{less}");
     text.push_str("size predicted measured   error  spread deviation  runs\n");
     for row in &compared.sizes {

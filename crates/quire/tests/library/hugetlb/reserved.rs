@@ -22,6 +22,9 @@ use crate::hugetlb::world::{
 
 pub(super) const PATIENCE: Duration = Duration::from_millis(15);
 
+/// How long a step of the other CPU may take to begin on a busy machine.
+const STEP: Duration = Duration::from_millis(300);
+
 /// `MADV_DONTNEED` finds no page to reserve for one that a child shares. A page beside it, of which a piece was
 /// stored to, keeps its contents (invariant 6).
 #[test]
@@ -304,7 +307,8 @@ pub(super) fn at_calls<A: Send>(
             let call = calls.fetch_add(1, Ordering::SeqCst);
             for (number, _) in moments.iter().enumerate().filter(|&(_, &moment)| moment == call) {
                 asked.store(number + 1, Ordering::SeqCst);
-                testkit::unless_stuck(machine, PATIENCE, || done.load(Ordering::SeqCst) > number);
+                // A step that waits for CPU 0 is told apart from one whose thread has not run yet.
+                testkit::unless_stuck(machine, STEP, || done.load(Ordering::SeqCst) > number);
             }
         };
         let ran =

@@ -180,7 +180,7 @@ fn how_well_samples_tell_the_time_stands_beside_it() {
     let mut compared = compared(&["p"]);
     compared.sizes[1].deviation_percent = None;
     let text = section(&compared);
-    assert!(text.contains("ms: samples, and 12346 ns of a fault, less 12.3 %\n"), "{text}");
+    assert!(text.contains("ms: samples, and 12346 ns of a fault, over 1.123\n"), "{text}");
     assert!(text.contains("-102.8%  103.7%    123.5%  1000\n"), "{text}");
     assert!(text.contains("-102.8%  103.7%         -  1000\n"), "too few runs: {text}");
     compared.sampling_percent = None;

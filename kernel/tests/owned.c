@@ -313,10 +313,35 @@ static void shared(void)
     CHECK(exits_with(child, 0) && *at == 0);
 }
 
+/* An owner that ends while another process comes for the lock: that one gets it, or hears that there is no owner. */
+static void ends(void)
+{
+    uint32_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    for (int round = 0; round < 300; round++) {
+        struct timespec until = after(CLOCK_REALTIME, 10 * SECOND);
+        *at = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(futex(at, FUTEX_LOCK_PI, 0, NULL, NULL, 0) == 0);
+            for (volatile int turn = 0; turn < round * 50; turn++)
+                ;
+            _exit(0);
+        }
+        while (!load(at))
+            sched_yield();
+        if (futex(at, FUTEX_LOCK_PI, 0, &until, NULL, 0) == 0)
+            CHECK((load(at) & FUTEX_TID_MASK) == (uint32_t)getpid());
+        else
+            CHECK(errno == ESRCH);
+        CHECK(exits_with(child, 0));
+    }
+}
+
 static const struct test_case cases[] = {
     {"errors", errors},         {"excludes", excludes},       {"mutexes", mutexes},
     {"inherited", inherited},   {"interrupted", interrupted}, {"requeued", requeued},
-    {"shared", shared},
+    {"shared", shared},         {"ends", ends},
 };
 
 int main(int count, char **arguments)

@@ -22,7 +22,6 @@
 #define SIGNATURE 0x53053053
 #define BYTES 32
 #define NODE 20
-#define COUNTERS 8
 #define THREADS_PER_CPU 3
 #define ADDITIONS 2000
 
@@ -59,16 +58,24 @@ static int cpus(void)
     return CPU_COUNT(&set);
 }
 
-/* Binds a task to the CPU with this place among those that it may use. Returns the CPU. */
-static int bind_to(pid_t task, int place)
+/* The CPU with this place among those that the process may use, and a set of it alone. */
+static int cpu_at(int place, cpu_set_t *one)
 {
-    cpu_set_t all, one;
+    cpu_set_t all;
     CHECK(sched_getaffinity(getpid(), sizeof all, &all) == 0);
     int cpu = 0;
     while (!CPU_ISSET(cpu, &all) || place-- > 0)
         cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
+    CPU_ZERO(one);
+    CPU_SET(cpu, one);
+    return cpu;
+}
+
+/* Binds a task to that CPU. Returns the CPU. */
+static int bind_to(pid_t task, int place)
+{
+    cpu_set_t one;
+    int cpu = cpu_at(place, &one);
     CHECK(sched_setaffinity(task, sizeof one, &one) == 0);
     return cpu;
 }
@@ -141,7 +148,7 @@ static void fields(void)
         look(NULL);
         CHECK(syscall(SYS_getcpu, &cpu, &node, NULL) == 0 && cpu == (unsigned)bound);
         if (getauxval(AT_RSEQ_FEATURE_SIZE) >= NODE + 8)
-            CHECK(word(registered(), NODE) == node && word(registered(), NODE + 4) < COUNTERS);
+            CHECK(word(registered(), NODE) == node && word(registered(), NODE + 4) < CPU_SETSIZE);
         CHECK(pthread_create(&thread, NULL, look, NULL) == 0 && pthread_join(thread, NULL) == 0);
     }
     pid_t child = fork();
@@ -171,7 +178,7 @@ static void errors(void)
     fails(EINVAL, rseq(own + 4, BYTES, 0, SIGNATURE));
     fails(EFAULT, rseq((void *)-4096L, BYTES, 0, SIGNATURE));
     CHECK(rseq(own, BYTES, 0, SIGNATURE) == 0);
-    CHECK(word(own, 4) < COUNTERS && word(own, 0) == word(own, 4));
+    CHECK(word(own, 4) < CPU_SETSIZE && word(own, 0) == word(own, 4));
 }
 
 static volatile uintptr_t interrupted_at;
@@ -245,14 +252,13 @@ static void moved(void)
             sched_yield();
         usleep(1000);
         /* It is not on one of the two, unless a switch has aborted its sequence before. */
-        for (int cpu = 0; cpu < 2; cpu++) {
-            CPU_ZERO(&set);
-            CPU_SET(cpu, &set);
+        for (int place = 0; place < 2; place++) {
+            cpu_at(place, &set);
             if (sched_setaffinity(staying, sizeof set, &set) != 0)
                 CHECK(errno == ESRCH);
         }
         CHECK(pthread_join(thread, NULL) == 0);
-        CHECK(seen >= 0 && seen < COUNTERS);
+        CHECK(seen >= 0 && seen < CPU_SETSIZE);
     }
 }
 
@@ -286,7 +292,7 @@ static void barrier(void)
     fails(EINVAL, syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, MEMBARRIER_CMD_FLAG_CPU, 0));
 }
 
-static volatile long counters[COUNTERS];
+static volatile long counters[CPU_SETSIZE];
 static volatile long aborted;
 
 static void *count(void *unused)
@@ -302,15 +308,14 @@ static void *count(void *unused)
 /* More threads than CPUs count without losing a step. */
 static void counts(void)
 {
-    pthread_t threads[COUNTERS * THREADS_PER_CPU];
+    static pthread_t threads[CPU_SETSIZE * THREADS_PER_CPU];
     int many = THREADS_PER_CPU * cpus();
     long sum = 0;
-    CHECK(cpus() <= COUNTERS);
     for (int at = 0; at < many; at++)
         CHECK(pthread_create(&threads[at], NULL, count, NULL) == 0);
     for (int at = 0; at < many; at++)
         CHECK(pthread_join(threads[at], NULL) == 0);
-    for (int cpu = 0; cpu < COUNTERS; cpu++)
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         sum += counters[cpu];
     CHECK(sum == (long)many * ADDITIONS);
     CHECK(aborted > 0);
@@ -390,13 +395,12 @@ static void affinity(void)
                     usleep(1000);
             }
         for (int round = 0; round < 2 * all; round++) {
-            CPU_ZERO(&set);
-            CPU_SET(round % all, &set);
+            int cpu = cpu_at(round % all, &set);
             CHECK(sched_setaffinity(child, sizeof set, &set) == 0);
             usleep(20000);
-            for (int wait = 0; wait < 1000 && *(volatile int *)seen != round % all + 1; wait++)
+            for (int wait = 0; wait < 1000 && *(volatile int *)seen != cpu + 1; wait++)
                 usleep(1000);
-            CHECK(*(volatile int *)seen == round % all + 1);
+            CHECK(*(volatile int *)seen == cpu + 1);
         }
         CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
     }

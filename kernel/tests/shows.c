@@ -294,9 +294,47 @@ static void processor_timers(void)
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static char *forced_page;
+static volatile int stops_forcing;
+
+static void *force(void *unused)
+{
+    int memory = open("/proc/self/mem", O_RDWR);
+    CHECK(memory >= 0);
+    while (!stops_forcing)
+        CHECK(pwrite(memory, "x", 1, (off_t)(uintptr_t)forced_page) == 1);
+    CHECK(close(memory) == 0);
+    return unused;
+}
+
+/* Stores by several descriptors of a program's memory leave neither it nor its children a right to store. */
+static void forced(void)
+{
+    pthread_t threads[3];
+    int zeroes = open("/dev/zero", O_RDONLY);
+    forced_page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(zeroes >= 0 && forced_page != MAP_FAILED);
+    for (int at = 0; at < 3; at++)
+        CHECK(pthread_create(&threads[at], NULL, force, NULL) == 0);
+    while (!*(volatile char *)forced_page)
+        sched_yield();
+    for (int round = 0; round < 50; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(read(zeroes, forced_page, 1) == -1 && errno == EFAULT ? 0 : 1);
+        CHECK(exits_with(child, 0));
+    }
+    stops_forcing = 1;
+    for (int at = 0; at < 3; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    CHECK(read(zeroes, forced_page, 1) == -1 && errno == EFAULT);
+    CHECK(munmap(forced_page, 4096) == 0 && close(zeroes) == 0);
+}
+
 static const struct test_case cases[] = {
     {"getfd", getfd}, {"compares", compares},   {"maps_files", maps_files}, {"unshares", unshares},
     {"calls", calls}, {"intervals", intervals}, {"processor_timers", processor_timers},
+    {"forced", forced},
 };
 
 int main(int count, char **arguments)

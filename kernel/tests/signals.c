@@ -139,6 +139,37 @@ static void fast_timers(void)
     }
 }
 
+/* Many timers are always due, and their signals are ignored: programs go on, and end. */
+static void ignored(void)
+{
+    clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID };
+    for (int kind = 0; kind < 2; kind++) {
+        int *ready = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(ready != MAP_FAILED);
+        pid_t child = forked();
+        if (child == 0) {
+            struct itimerspec each = { { 0, 1 }, { 0, 1 } };
+            struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
+            CHECK(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
+            for (int at = 0; at < 64; at++) {
+                int number;
+                CHECK(syscall(SYS_timer_create, clocks[kind], &event, &number) == 0);
+                CHECK(syscall(SYS_timer_settime, number, 0, &each, NULL) == 0);
+            }
+            for (;;)
+                ++*(volatile int *)ready;
+        }
+        while (!*(volatile int *)ready)
+            sleep_for(10 * MILLISECOND);
+        sleep_for(100 * MILLISECOND);
+        CHECK(kill(child, SIGKILL) == 0 && is_killed_by(child, SIGKILL));
+    }
+    /* The descriptor of a device has a clock, but none for timers. */
+    int number, own = ~0 << 3;
+    CHECK(syscall(SYS_timer_create, own | 3, NULL, &number) == -1 && errno == EOPNOTSUPP);
+    CHECK(syscall(SYS_timer_create, own | 7, NULL, &number) == -1 && errno == EINVAL);
+}
+
 /* A timer has one signal on its way, however often it was due, and the signal says how often that was. */
 static void overruns(void)
 {
@@ -810,6 +841,7 @@ static void processor_limit(void)
 
 static const struct test_case CASES[] = {
     { "computing", computing }, { "fast_timers", fast_timers }, { "overruns", overruns },
+    { "ignored", ignored },
     { "processor_time", processor_time }, { "orphans", orphans }, { "background", background }, { "stops", stops },
     { "continued", continued }, { "interrupted", interrupted }, { "handed_over", handed_over },
     { "killed_group", killed_group }, { "forks", forks }, { "stopped_group", stopped_group },

@@ -110,7 +110,8 @@ lacks_processor:
     hlt
     jmp 2b
 text_of_lack:
-    .ascii "[quire] the processor lacks SMEP, SMAP, XSAVE, POPCNT, LZCNT or a right BZHI: run a newer QEMU with -cpu max\n"
+    .ascii "[quire] the processor lacks SMEP, SMAP, XSAVE, POPCNT, LZCNT or a right BZHI: "
+    .ascii "run a newer QEMU with -cpu max\n"
     .ascii "[quire] end: failed\n"
 end_of_lack:
     .code64

@@ -51,7 +51,7 @@ pub fn fails() -> bool {
     each != 0 && is_drawn(each)
 }
 
-/// Makes a request to which memory is left that is kept for it: it does not fail on purpose, and neither do others meanwhile.
+/// Makes a request that the reserve serves: none fails on purpose meanwhile.
 pub fn spared<R>(request: impl FnOnce() -> R) -> R {
     SPARED.fetch_add(1, Ordering::Relaxed);
     let result = request();

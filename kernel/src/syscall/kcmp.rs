@@ -23,14 +23,16 @@ impl Call<'_> {
         let [one, other, kind, first, second, _] = self.arguments;
         let process = |id: u64| table::process_of(id as u32).ok_or(Errno::ESRCH);
         let (one, other) = (process(one)?, process(other)?);
+        let files = || -> Result<_, Errno> { Ok([open_file(&one, first)?, open_file(&other, second)?]) };
+        let files = if kind == FILE { Some(files()) } else { None };
+        // After that: a process that executes a program meanwhile, with more rights, shows nothing.
         if !self.process().may_trace(&one) || !self.process().may_trace(&other) {
             return Err(Errno::EPERM);
         }
-        let [one, other] = match kind {
-            FILE => {
-                let (one, other) = (open_file(&one, first)?, open_file(&other, second)?);
-                [Arc::as_ptr(&one).addr(), Arc::as_ptr(&other).addr()]
-            }
+        if let Some(files) = files {
+            return Ok(order(files?.each_ref().map(|file| Arc::as_ptr(file).addr())));
+        }
+        let numbers = match kind {
             MEMORY => {
                 [one, other].map(|process| process.space_handle().map_or(0, |it| Arc::as_ptr(&it).addr()))
             }
@@ -43,8 +45,12 @@ impl Call<'_> {
             IO | SEMAPHORES => [0; 2],
             _ => return Err(Errno::EINVAL),
         };
-        Ok(if one == other { 0 } else { 1 + u64::from(one > other) })
+        Ok(order(numbers))
     }
+}
+
+fn order([one, other]: [usize; 2]) -> u64 {
+    if one == other { 0 } else { 1 + u64::from(one > other) }
 }
 
 fn open_file(process: &Process, descriptor: u64) -> Result<Arc<OpenFile>, Errno> {

@@ -37,11 +37,13 @@ impl Call<'_> {
         if !table::is_known(&process) {
             return Err(Errno::ESRCH);
         }
+        let files = process.files.lock().clone();
+        let file = files.get(u64::from(wanted as u32));
+        // After that: a process that executes a program meanwhile, with more rights, gives nothing away.
         if !self.process().may_trace(&process) {
             return Err(Errno::EPERM);
         }
-        let files = process.files.lock().clone();
-        self.table().add(files.get(u64::from(wanted as u32))?, true)
+        self.table().add(file?, true)
     }
 
     /// The process that a descriptor stands for, and whether a wait for it returns at once.

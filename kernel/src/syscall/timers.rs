@@ -15,6 +15,9 @@ const SECOND: u64 = 1_000_000_000;
 const MICROSECOND: u64 = 1000;
 /// In the number of a clock: it is a thread's.
 const CLOCK_OF_THREAD: i32 = 4;
+/// In the number of a clock: it is of no processor time. Without [`CLOCK_OF_THREAD`] it is that of a device, whose
+/// descriptor it has, and no timer runs by it.
+const NO_TIME: i32 = 3;
 
 impl Call<'_> {
     pub(super) fn alarm(&self) -> Answer {
@@ -124,6 +127,10 @@ impl Call<'_> {
     /// The processor time of the caller, of another thread of its process, or of that, whose number is in that of the
     /// clock: libc has such a number for each. 0 is the caller.
     fn own_clock(&self, clock: i32) -> Result<Clock, Errno> {
+        if clock & NO_TIME == NO_TIME {
+            let is_thread = clock & CLOCK_OF_THREAD != 0;
+            return Err(if is_thread { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+        }
         let id = !(clock >> 3) as u32;
         if clock & CLOCK_OF_THREAD == 0 {
             let is_own = id == 0 || id == self.process().id;

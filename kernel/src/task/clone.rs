@@ -13,6 +13,7 @@ use super::{limits, run, sched, table};
 use crate::errno::Errno;
 use crate::files::generated::group_of;
 use crate::files::process_file;
+use crate::memory::forced::Steady;
 use crate::memory::list::ReservedList;
 use crate::memory::manager::Space;
 use crate::memory::user::UserMemory;
@@ -201,8 +202,10 @@ fn child_space(task: &Task, request: &CloneRequest) -> Result<Arc<Space>, Errno>
     if !allows_fork(task.space()) {
         return Err(Errno::ENOMEM);
     }
+    let steady = Steady::begin(task.space())?;
     let handlers = userfault::Fork::begin(task.space());
     let child = Arc::new(task.space().fork()?);
+    drop(steady);
     handlers.end(&child)?;
     Ok(child)
 }

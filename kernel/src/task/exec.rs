@@ -11,7 +11,7 @@ use super::credentials::{ALL, Credentials};
 use super::exit::{end_vfork, leave_program};
 use super::process::{Identity, Process};
 use super::thread::{Task, UserContext};
-use super::{group, limits, table, timers};
+use super::{group, limits, owned_futex, table, timers};
 use crate::cpu::user_mode::initial_registers;
 use crate::errno::Errno;
 use crate::files::mounts;
@@ -132,6 +132,8 @@ fn begin(
     end_other_threads(task);
     leave(task, old);
     table::become_first(task);
+    // With the number that it has from now on.
+    owned_futex::begin(task);
     // First, so that a caller that may not look at the new program does not find its memory.
     let is_same_user = {
         let old = process.credentials();

@@ -25,6 +25,7 @@ const CHECKED_FOR: u64 = 20_000_000_000;
 pub fn finish() {
     let task = sched::current();
     leave_program(&task);
+    owned_futex::set_gone(&task);
     let is_last = {
         let mut threads = task.process.threads.lock();
         threads.retain(|thread| !Arc::ptr_eq(thread, &task));

@@ -179,13 +179,14 @@ pub fn requeue_to_lock(word: &Word, lock: Place, most: u64) -> Result<u64, Errno
             }
             list::append(&mut chosen, [own.clone()])?;
         }
-        if owned_futex::requeue(lock, seen, &chosen)? {
+        if owned_futex::requeue(lock, &seen, &chosen)? {
             let is_moved =
                 |own: &Arc<owned_futex::Waiter>| chosen.iter().any(|other| Arc::ptr_eq(own, other));
             queue.retain(|waiter| waiter.lock.as_ref().is_none_or(|(_, own)| !is_moved(own)));
             return Ok(chosen.len() as u64);
         }
         drop(queue);
+        drop(seen);
         if sched::current_ref().is_dying() {
             return Err(Errno::EINTR);
         }

@@ -4,6 +4,10 @@
 //!
 //! What is known of a lock while tasks wait for it changes together with its word, under the lock of a bucket. The word
 //! is exchanged there without a fault; if its page is not there, the call brings it in and begins again.
+//!
+//! A task that ends says so, and then gives up the locks that tasks wait for. One that comes for such a lock makes
+//! its wait known, and then asks whether the owner ends. So one of the two sees the other, and no task waits for
+//! an owner that is gone.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -32,6 +36,13 @@ const WAITS: u8 = 0;
 const GIVEN: u8 = 1;
 /// Has got it at its owner's end, and must store the word.
 const INHERITED: u8 = 2;
+
+/// A task can hold locks ([`Task::owner_state`]).
+const OWNS: u8 = 0;
+/// It gives them up: what it leaves in their words is not there yet.
+const LEAVES: u8 = 1;
+/// It has given them up, and takes no more.
+const GONE: u8 = 2;
 
 /// A task that wants a lock.
 pub struct Waiter {
@@ -107,11 +118,20 @@ enum Attempt {
 }
 
 /// The word of a lock as it was when the running task looked.
-#[derive(Clone, Copy)]
 pub struct Seen {
     value: u32,
-    /// The task that it names exists.
-    has_owner: bool,
+    /// The task that it names, unless that is gone.
+    owner: Option<Arc<Task>>,
+}
+
+impl Seen {
+    /// Whether its owner may have looked already for those that wait for it. One that has executed a program may
+    /// have another number since.
+    fn is_left(&self) -> bool {
+        self.owner.as_ref().is_none_or(|owner| {
+            owner.owner_state.load(Ordering::SeqCst) != OWNS || owner.id() != self.value & OWNER
+        })
+    }
 }
 
 /// Looks at the word of a lock, which may sleep.
@@ -120,7 +140,9 @@ pub struct Seen {
 /// [`Errno::EFAULT`] where the running task cannot store.
 pub fn look(place: Place) -> Result<Seen, Errno> {
     let value = UserMemory::of(sched::current_ref().space()).update_u32(place.addr, Some)?;
-    Ok(Seen { value, has_owner: table::task(value & OWNER).is_some() })
+    // One that is gone is none: those that ask for it in turns could keep it for ever.
+    let is_there = |task: &Arc<Task>| task.owner_state.load(Ordering::SeqCst) != GONE;
+    Ok(Seen { value, owner: table::task(value & OWNER).filter(is_there) })
 }
 
 /// Lets tasks have a lock, or wait for it: the first of them gets it if it is free. The running task makes the attempt,
@@ -129,7 +151,7 @@ pub fn look(place: Place) -> Result<Seen, Errno> {
 /// # Errors
 /// [`Errno::EDEADLK`] if the first one holds it, [`Errno::ESRCH`] if its owner does not exist, [`Errno::EINVAL`] if the word
 /// names another owner than the kernel knows; [`Errno::EAGAIN`], [`Errno::EFAULT`], [`Errno::ENOMEM`].
-fn attempt(place: Place, seen: Seen, waiters: &[Arc<Waiter>], tries: bool) -> Result<Attempt, Errno> {
+fn attempt(place: Place, seen: &Seen, waiters: &[Arc<Waiter>], tries: bool) -> Result<Attempt, Errno> {
     let memory = UserMemory::of(sched::current_ref().space());
     let Some(first) = waiters.first() else { return Ok(Attempt::Held) };
     let found = seen.value;
@@ -143,7 +165,9 @@ fn attempt(place: Place, seen: Seen, waiters: &[Arc<Waiter>], tries: bool) -> Re
     let lock = find(&mut locks, place.key);
     let is_free = match &lock {
         None if owner == 0 => true,
-        None if !seen.has_owner => return if is_current() { Err(Errno::ESRCH) } else { Ok(Attempt::Again) },
+        None if seen.owner.is_none() => {
+            return if is_current() { Err(Errno::ESRCH) } else { Ok(Attempt::Again) };
+        }
         None => false,
         Some(lock) if !lock.is_stored => return Ok(Attempt::Again),
         Some(lock) if lock.owner != owner => {
@@ -160,7 +184,9 @@ fn attempt(place: Place, seen: Seen, waiters: &[Arc<Waiter>], tries: bool) -> Re
     }
     let more = if waiting.is_empty() { 0 } else { WAITERS };
     let new = if is_free { found & DIED | id | more } else { found | WAITERS };
-    if memory.exchange_u32(place.addr, found, new) == Some(found) {
+    // After the list: see above.
+    let is_left = !is_free && seen.is_left();
+    if !is_left && memory.exchange_u32(place.addr, found, new) == Some(found) {
         return Ok(if is_free { Attempt::Held } else { Attempt::Waits });
     }
     // As if they had not come.
@@ -174,7 +200,7 @@ fn attempt(place: Place, seen: Seen, waiters: &[Arc<Waiter>], tries: bool) -> Re
 fn enlist(locks: &mut Vec<Lock>, key: Key, owner: u32, waiters: &[Arc<Waiter>]) -> Result<(), Errno> {
     if find(locks, key).is_none() {
         list::append(locks, [Lock { key, owner, waiters: VecDeque::new(), is_stored: true }])?;
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::SeqCst);
     }
     if let Some(lock) = find(locks, key) {
         let has_room = lock.waiters.try_reserve(waiters.len()).is_ok();
@@ -194,11 +220,15 @@ fn enlist(locks: &mut Vec<Lock>, key: Key, owner: u32, waiters: &[Arc<Waiter>]) 
 pub fn lock(place: Place, deadline: Option<u64>, tries: bool) -> Result<(), Errno> {
     let waiter = Waiter::new();
     loop {
-        match attempt(place, look(place)?, core::slice::from_ref(&waiter), tries)? {
+        let seen = look(place)?;
+        match attempt(place, &seen, core::slice::from_ref(&waiter), tries)? {
             Attempt::Held => return Ok(()),
             Attempt::Waits => break,
             Attempt::Again if waiter.task.is_dying() => return Err(Errno::EINTR),
-            Attempt::Again => sched::schedule(),
+            Attempt::Again => {
+                drop(seen);
+                sched::schedule();
+            }
         }
     }
     let slept = sleep(&waiter, deadline);
@@ -290,7 +320,7 @@ pub fn unlock(task: &Task, place: Place) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As for [`attempt`].
-pub fn requeue(place: Place, seen: Seen, waiters: &[Arc<Waiter>]) -> Result<bool, Errno> {
+pub fn requeue(place: Place, seen: &Seen, waiters: &[Arc<Waiter>]) -> Result<bool, Errno> {
     let attempt = attempt(place, seen, waiters, false)?;
     if attempt == Attempt::Held
         && let Some(first) = waiters.first()
@@ -300,9 +330,21 @@ pub fn requeue(place: Place, seen: Seen, waiters: &[Arc<Waiter>]) -> Result<bool
     Ok(attempt != Attempt::Again)
 }
 
+/// A task has ended, and what it leaves in the words of its locks is there.
+pub fn set_gone(task: &Task) {
+    task.owner_state.store(GONE, Ordering::SeqCst);
+}
+
+/// A task that has given up the locks of its old program can hold some again.
+pub fn begin(task: &Task) {
+    task.owner_state.store(OWNS, Ordering::SeqCst);
+}
+
 /// A task ends: the locks that it holds go to tasks that wait for them.
 pub fn end(task: &Task) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    // Before it looks, also for how many locks there are.
+    task.owner_state.store(LEAVES, Ordering::SeqCst);
+    if COUNT.load(Ordering::SeqCst) == 0 {
         return;
     }
     for bucket in &LOCKS {

@@ -102,6 +102,8 @@ pub struct Task {
     pub clear_child_tid: AtomicU64,
     /// The list of robust futexes (`set_robust_list(2)`); 0 for none.
     pub robust_list: AtomicU64,
+    /// See `super::owned_futex`.
+    pub(super) owner_state: AtomicU8,
     /// The last field: the end of the machine's work waits until no number is in use, and then no memory of a task is.
     number: NumberInUse,
 }
@@ -188,6 +190,7 @@ impl Task {
             store_child_id_at: AtomicU64::new(0),
             clear_child_tid: AtomicU64::new(0),
             robust_list: AtomicU64::new(0),
+            owner_state: AtomicU8::new(0),
             number: NumberInUse(AtomicU32::new(id)),
         }
     }

@@ -7,6 +7,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use core::ops::Bound::{Excluded, Included, Unbounded};
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -335,12 +336,13 @@ pub fn check_processor_time(process: &Process) {
     timer::begin_missing_slice();
 }
 
-/// Sends the signals that are due: those of real time, or those of the processor time of one process. Returns whether one
-/// was.
+/// Sends the signals that are due: those of real time, or those of the processor time of one process. Returns
+/// whether one was. Each timer has one turn: a timer whose signal is ignored may be due again before the last of
+/// many has had its turn.
 fn send_due_of(of: Option<u32>) -> bool {
-    let mut was_due = false;
-    while let Some((id, process, notice)) = take_due(of) {
-        was_due = true;
+    let mut last = None;
+    while let Some((id, process, notice)) = take_due(of, last) {
+        last = Some(id);
         let sent = match (process.upgrade(), notice) {
             (Some(process), Notice::Process(info)) => send::to_process(&process, info),
             (Some(_), Notice::Task(task, info)) => match task.upgrade() {
@@ -356,16 +358,16 @@ fn send_due_of(of: Option<u32>) -> bool {
             timer.go_on();
         }
     }
-    was_due
+    last.is_some()
 }
 
-fn take_due(of: Option<u32>) -> Option<(TimerId, Weak<Process>, Notice)> {
+/// The first timer that is due, of those behind the last one.
+fn take_due(of: Option<u32>, last: Option<TimerId>) -> Option<(TimerId, Weak<Process>, Notice)> {
     let mut timers = TIMERS.lock();
     let is_due = |timer: &Timer| timer.sends_at().is_some_and(|at| at <= timer.now());
-    let range = TimerId { process: of.unwrap_or(0), number: 0 }..=TimerId {
-        process: of.unwrap_or(u32::MAX),
-        number: REAL,
-    };
+    let first = of.map_or(Unbounded, |process| Included(TimerId { process, number: 0 }));
+    let end = TimerId { process: of.unwrap_or(u32::MAX), number: REAL };
+    let range = (last.map_or(first, Excluded), Included(end));
     let mut wanted = timers.range_mut(range).filter(|(_, timer)| timer.clock.is_real() == of.is_none());
     let (&id, timer) = wanted.find(|(_, timer)| is_due(timer))?;
     timer.is_sent = timer.interval != 0;

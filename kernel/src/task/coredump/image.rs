@@ -13,8 +13,8 @@ use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::filemap::FileKind;
 use quire::limits::FRAME_SIZE;
-use quire::vm::VmaInfo;
 use quire::vm::vma::VmaFlags;
+use quire::vm::{UserfaultModes, VmaInfo};
 
 use crate::errno::Errno;
 use crate::files::io::KernelSource;
@@ -165,7 +165,9 @@ fn bytes_of(space: &Space, vma: &VmaInfo, filter: u32) -> Result<u64, Errno> {
     match vma.file {
         None => Ok(0),
         Some(_) if wants(FILE_PRIVATE) => Ok(whole),
-        Some((_, 0)) if wants(ELF_HEADERS) && begins_as_elf(space, vma.range.start) => Ok(FRAME_SIZE),
+        Some((_, 0)) if wants(ELF_HEADERS) && !may_wait(vma) && begins_as_elf(space, vma.range.start) => {
+            Ok(FRAME_SIZE)
+        }
         Some(_) => Ok(0),
     }
 }
@@ -173,6 +175,25 @@ fn bytes_of(space: &Space, vma: &VmaInfo, filter: u32) -> Result<u64, Errno> {
 fn begins_as_elf(space: &Space, at: VirtAddr) -> bool {
     let mut magic = [0; ELFMAG.len()];
     ForcedMemory::of(space).read(at, &mut magic).is_ok() && magic == ELFMAG
+}
+
+/// Whether a handler is told of faults on pages that are in memory. It may be one of the tasks that wait for the dump.
+fn may_wait(vma: &VmaInfo) -> bool {
+    let is_split = vma.flags.contains(VmaFlags::SPLIT);
+    vma.handler.contains(UserfaultModes::MINOR) || is_split && vma.handler.contains(UserfaultModes::MISSING)
+}
+
+/// Which of the pages are mapped: no handler is told of an access to these.
+fn mapped(space: &Space, start: VirtAddr, pages: u64) -> [bool; WINDOW as usize] {
+    let mut mapped = [false; WINDOW as usize];
+    let range = VirtRange { start, end: start.add(pages * FRAME_SIZE) };
+    space.pagemap(range, |page, _| {
+        let index = page.0.wrapping_sub(start.0) / FRAME_SIZE;
+        if let Some(mapped) = mapped.get_mut(index as usize) {
+            *mapped = true;
+        }
+    });
+    mapped
 }
 
 struct Output<'o> {
@@ -208,8 +229,11 @@ impl Output<'_> {
         while done < part.bytes && at + done < self.limit {
             let pages = ((part.bytes - done) / FRAME_SIZE).min(WINDOW);
             let mut resident = [true; WINDOW as usize];
-            if !is_paged {
-                space.mincore(part.vma.range.start.add(done), &mut resident[..pages as usize])?;
+            let start = part.vma.range.start.add(done);
+            if may_wait(&part.vma) {
+                resident = mapped(space, start, pages);
+            } else if !is_paged {
+                space.mincore(start, &mut resident[..pages as usize])?;
             }
             for index in (0..pages).filter(|index| resident[*index as usize]) {
                 let offset = done + index * FRAME_SIZE;

@@ -52,7 +52,7 @@ struct State {
     is_written: bool,
     /// How many of the other tasks wait.
     waiting: usize,
-    /// What they were, as far as there was memory for it.
+    /// What they were: threads are left out when memory is short.
     threads: Vec<Thread>,
 }
 

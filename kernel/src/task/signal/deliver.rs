@@ -73,7 +73,9 @@ fn wait_while_stopped(task: &Task) {
     let process = &task.process;
     if process.stopped.load(Ordering::Acquire) {
         process.continued.wait_uninterruptible(|| {
-            (!process.stopped.load(Ordering::Acquire) || process.exit().is_some()).then_some(())
+            let goes_on = !process.stopped.load(Ordering::Acquire) || process.exit().is_some();
+            // A task that dumps the process's core waits for this one.
+            (goes_on || task.is_dying()).then_some(())
         });
     }
 }

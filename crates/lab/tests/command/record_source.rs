@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::recorder::{Recording, in_own_group, lives, tiers, wait_until};
+use crate::recorder::{ORDINARY_USER, Recording, in_own_group, is_root, lives, tiers, wait_until};
 use lab::trace::{Event, EventKind, Header};
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -41,8 +41,8 @@ fn recorded(source: &str, script: &str) -> (Header, Vec<Event>) {
     run.trace()
 }
 
-/// What each thread does once the shell has started, in its order, without times and numbers of processes. Threads are named
-/// by their order.
+/// What each thread does once the shell has started, in its order, without times and numbers of processes.
+/// Threads are named by their order.
 fn by_threads(events: &[Event]) -> Vec<Vec<String>> {
     let execs = events.iter().enumerate().filter(|(_, event)| matches!(event.kind, EventKind::Exec { .. }));
     let shell = execs.map(|(at, _)| at).nth(1).expect("it started a shell");
@@ -132,6 +132,16 @@ fn each_resolved_fault_of_the_kernels_count_is_told() {
     assert!(bpf.abs_diff(perf) <= 8, "{bpf} faults without an event, {perf} by perf");
 }
 
+/// Not that the kernel takes no programs, which is what its refusal looks like. The tier is not given.
+#[test]
+fn an_ordinary_user_is_told_that_programs_need_root() {
+    let uid = is_root().then_some(ORDINARY_USER);
+    let mut refused = Recording::start(&["--source", "bpf"], &["true"], uid, |_| {});
+    let code = refused.end().code();
+    let said = refused.stderr();
+    assert!(code == Some(125) && said.contains("needs root"), "{said}");
+}
+
 #[test]
 fn the_source_is_named_to_programs_too() {
     for tier in tiers() {
@@ -169,7 +179,8 @@ fn is_in_kernel((is_program, number): (bool, u32)) -> bool {
     const MAP_BY_NUMBER: i32 = 14;
     let command = if is_program { PROGRAM_BY_NUMBER } else { MAP_BY_NUMBER };
     let attributes = [number, 0, 0];
-    // SAFETY: C3: the kernel reads three words from the array, and closes the descriptor that it has just given.
+    // SAFETY: C3: the kernel reads three words from the array, and closes the descriptor that it has just
+    // given.
     unsafe {
         let descriptor =
             libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(&attributes)) as i32;

@@ -196,6 +196,21 @@ impl RecordError {
         }
     }
 
+    /// The same error, or what it means where programs were asked for: an ordinary user lacks a privilege, and
+    /// not a kernel that takes them.
+    pub(super) fn of_programs(self) -> RecordError {
+        let is_refused =
+            |source: &io::Error| matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+        match self {
+            RecordError::NoPrograms { source, .. }
+                if is_refused(&source) && !rustix::process::geteuid().is_root() =>
+            {
+                RecordError::ProgramsNeedRoot
+            }
+            other => other,
+        }
+    }
+
     /// The exit code of `quire record`, as of shells, `env` and `timeout`.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 125;

@@ -1,4 +1,5 @@
-//! The records of a recording: those of perf's events and, where the kernel takes BPF programs, theirs for faults and calls.
+//! The records of a recording: those of perf's events and, where the kernel takes BPF programs, theirs for
+//! faults and calls.
 
 use std::os::fd::OwnedFd;
 
@@ -35,7 +36,8 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Of the privileged tier. With `counts`, the time of the program is counted, and faults that are not recorded.
+    /// Of the privileged tier. With `counts`, the time of the program is counted, and faults that are not
+    /// recorded.
     pub(super) fn privileged(
         interface: Interface,
         ring_bytes: Option<usize>,
@@ -44,7 +46,7 @@ impl Feed {
         let bpf = || Bpf::open(ring_bytes, PRIVILEGED_RING, tracepoints::nameless_device());
         let bpf = match interface {
             Interface::Perf => None,
-            Interface::Bpf => Some(bpf()?),
+            Interface::Bpf => Some(bpf().map_err(RecordError::of_programs)?),
             // Perf needs less of the kernel, and says what it lacks.
             Interface::Auto => bpf().ok(),
         };
@@ -78,7 +80,7 @@ impl Feed {
         Ok(Feed { events, wanted, fields, parser, has_new_events, bpf, kernel, fault_around })
     }
 
-    /// Programs tell faults alone from here on, once they are enabled.
+    /// Only programs that run inside of faults are attached from here on, once they are enabled.
     pub(super) fn only_faults(&mut self) {
         self.bpf.iter_mut().for_each(Bpf::only_faults);
     }
@@ -116,7 +118,8 @@ impl Feed {
         self.bpf.as_mut().map_or(Ok(()), Bpf::attach)
     }
 
-    /// From here on no record comes. With `wait`, none is under way either: then followed threads may still run.
+    /// From here on no record comes. With `wait`, none is under way either: then followed threads may still
+    /// run.
     pub(super) fn disable(&self, wait: bool) {
         self.events.sinks.iter().for_each(|sink| sink.disable(|_| true));
         self.bpf.iter().for_each(|bpf| bpf.disable(wait));
@@ -136,7 +139,8 @@ impl Feed {
         self.bpf.iter().for_each(|bpf| bpf.set_faults(on));
     }
 
-    /// Faults, those without records among them; the difference between two calls while faults have none counts.
+    /// Faults, those without records among them; the difference between two calls while faults have none
+    /// counts.
     pub(super) fn faults(&self) -> u64 {
         self.bpf.as_ref().map_or_else(|| self.counted(Source::Faults), Bpf::missed)
     }
@@ -150,7 +154,8 @@ impl Feed {
         self.events.sinks.iter().map(|sink| sink.counted(source)).sum()
     }
 
-    /// The begin of the oldest call or fault whose record comes only at its end. Call this before [`Feed::drain`].
+    /// The begin of the oldest call or fault whose record comes only at its end. Call this before
+    /// [`Feed::drain`].
     pub(super) fn oldest(&self) -> Option<u64> {
         self.bpf.as_ref().and_then(Bpf::oldest)
     }
@@ -166,8 +171,8 @@ impl Feed {
         self.bpf.iter_mut().for_each(|bpf| bpf.drain(&mut each));
     }
 
-    /// Records that perf has lost and not reported, since none followed, and those of programs that the kernel skipped. Called
-    /// once, at the end.
+    /// Records that perf has lost and not reported, since none followed, and those of programs that the
+    /// kernel skipped. Called once, at the end.
     pub(super) fn untold(&mut self, now_ns: u64) -> Vec<Raw> {
         let mut untold: Vec<Raw> = self.events.sinks.iter_mut().filter_map(Sink::untold).collect();
         let records = self.bpf.as_ref().map_or(0, Bpf::skipped);

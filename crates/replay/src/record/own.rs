@@ -29,7 +29,8 @@ pub(crate) struct OwnFaults {
 }
 
 impl OwnFaults {
-    /// Opens the same as a recording, and leaves it disabled.
+    /// Opens what a recording has at faults, and leaves it disabled. BPF programs at calls and at forks are left
+    /// out: the work has faults alone.
     ///
     /// # Errors
     /// Those of a recording that is not permitted, or that this kernel has no events for.

@@ -1,7 +1,7 @@
 //! An assembler for BPF programs: registers and labels by name, one method for each kind of instruction.
 //!
-//! The programs are short and never change with the machine, save by a few offsets. So they need no compiler, neither
-//! when this command is built nor when it runs.
+//! The programs are short and never change with the machine, save by a few offsets. So they need no compiler,
+//! neither when this command is built nor when it runs.
 
 /// A register. `R0` has results, `R1` to `R5` arguments, which a call destroys; `Fp` is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub(super) enum If {
 pub(super) enum Helper {
     MapLookup = 1,
     Now = 5,
+    Random = 7,
     Cpu = 8,
     PidTgid = 14,
     ReadUser = 112,

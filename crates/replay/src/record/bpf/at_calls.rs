@@ -1,5 +1,7 @@
 //! The programs at the entry and the return of calls, and at the lock of an address space that calls take.
 
+use nix::libc;
+
 use super::asm::{Helper, If, Instruction, Label, Reg, Size};
 use super::decode;
 use super::offsets::Offsets;
@@ -32,7 +34,8 @@ const COMPAT: i32 = 2;
 const CLASS_SHIFT: i32 = 32;
 const COMPAT_SHIFT: i32 = 40;
 
-/// `R8`, a call's number, gets the call's class and ABI; ends the program if it is not recorded. Destroys `R7`.
+/// `R8`, a call's number, gets the call's class and ABI; ends the program if it is not recorded. Destroys
+/// `R7`.
 fn classify(w: &mut Writer, offsets: Offsets) {
     let out = w.out;
     w.it.copy_32(R8, R8);
@@ -75,6 +78,38 @@ fn put_arguments(w: &mut Writer, first: usize) {
     w.it.bind(done);
 }
 
+/// If the call in `R8` asks for pages by its flags, it has a record of its entry. It may fill GiB after perf
+/// has told its mapping, and the recorder waits for a call without a record only until too many others wait.
+/// Destroys `R1` to `R3`.
+fn needs_entry(w: &mut Writer) {
+    const FLAGS: usize = 3;
+    let (i386, known, done) = (w.it.label(), w.it.label(), w.it.label());
+    w.it.copy(R1, R8);
+    jump_unless_class(w, R1, class::POPULATES, done);
+    w.it.load(Double, R3, R6, 0);
+    w.it.copy(R1, R8);
+    w.it.shift_right(R1, COMPAT_SHIFT);
+    w.it.jump_if(R1, If::NotEqual, 0, i386);
+    w.it.load(Double, R2, R3, registers::NATIVE[FLAGS]);
+    w.it.jump(known);
+    w.it.bind(i386);
+    w.it.load(Double, R2, R3, registers::I386[FLAGS]);
+    w.it.bind(known);
+    w.it.and_value(R2, libc::MAP_POPULATE | libc::MAP_LOCKED);
+    w.it.jump_if(R2, If::Equal, 0, done);
+    w.it.set_64(R2, u64::from(class::ENTRY) << CLASS_SHIFT);
+    w.it.or(R8, R2);
+    w.it.bind(done);
+}
+
+/// On to the label if the call of a word has none of these bits in its class. Destroys `word`.
+fn jump_unless_class(w: &mut Writer, word: Reg, bits: u8, label: Label) {
+    let has = w.it.label();
+    jump_if_class(w, word, bits, has);
+    w.it.jump(label);
+    w.it.bind(has);
+}
+
 /// On to the label if the call of a word has one of these bits in its class. Destroys `word`.
 pub(super) fn jump_if_class(w: &mut Writer, word: Reg, bits: u8, label: Label) {
     w.it.shift_right(word, CLASS_SHIFT);
@@ -89,6 +124,7 @@ pub(super) fn enter_call(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     w.it.load(Double, R8, R6, 8);
     classify(&mut w, offsets);
     w.follow();
+    needs_entry(&mut w);
     w.it.store(Double, R7, slot::CALL, R8);
     w.it.store_value(Double, R7, slot::CALL_NS, 0);
     w.now();
@@ -137,6 +173,9 @@ pub(super) fn leave_call(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     w.now();
     w.give_up_fault();
     w.it.load(Double, R1, Fp, KEPT);
+    // What the entry found in its flags is in the slot alone.
+    w.it.load(Double, R2, R7, slot::CALL);
+    w.it.or(R1, R2);
     jump_if_class(&mut w, R1, class::ENTRY, had_entry);
     // It may have begun before the recording.
     w.it.load(Double, R1, R7, slot::CALL_NS);
@@ -169,7 +208,8 @@ pub(super) fn leave_call(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     w.finish()
 }
 
-/// A lock is taken: (address space, in older kernels a name, for writing, successfully). Only those for reading say anything.
+/// A lock is taken: (address space, in older kernels a name, for writing, successfully). Only those for
+/// reading say anything.
 pub(super) fn lock_taken(maps: Maps, arguments: usize) -> Vec<Instruction> {
     let mut w = Writer::new(maps);
     let out = w.out;

@@ -1,6 +1,6 @@
 //! The programs at begins and ends of threads: they keep which threads are followed.
 
-use super::asm::{If, Instruction, Reg, Size};
+use super::asm::{Helper, If, Instruction, Reg, Size};
 use super::decode;
 use super::offsets::Offsets;
 use super::shared::{self, slot};
@@ -10,7 +10,8 @@ use Size::{Double, Half, Word};
 
 /// The thread has made another: (task, flags of `clone`). That is followed, too.
 pub(super) fn task_made(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
-    /// Slots that are tried. They are taken in turn, so that nearly always the first is free.
+    /// Slots that are tried. They are taken in turn, so that nearly always the first is free. Threads that
+    /// were made in a row have consecutive slots, so its neighbours tell nothing: the others are drawn.
     const TRIES: usize = 16;
     let mut w = Writer::new(maps);
     let out = w.out;
@@ -24,10 +25,21 @@ pub(super) fn task_made(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     w.it.load(Word, R8, R1, offsets.task_pid);
     let (none, found) = (w.it.label(), w.it.label());
     w.it.jump_if(R8, If::AtLeast, maps.layout.most_tids as i32, none);
-    for _ in 0..TRIES {
-        w.shared(R1, shared::NEXT);
-        w.it.set(R9, 1);
-        w.it.atomic_fetch_add(R1, 0, R9);
+    for attempt in 0..TRIES {
+        if attempt == 0 {
+            w.shared(R1, shared::NEXT);
+            w.it.set(R9, 1);
+            w.it.atomic_fetch_add(R1, 0, R9);
+        } else {
+            w.it.call(Helper::Random);
+            w.it.copy(R9, R0);
+        }
+        if attempt == 1 {
+            // The next one in turn stays the same, but the recorder looks at all slots from here on.
+            w.shared(R1, shared::NEXT);
+            w.it.set(R2, shared::MOST_SLOTS as i32);
+            w.it.atomic_add(R1, 0, R2);
+        }
         w.it.and_value(R9, shared::MOST_SLOTS as i32 - 1);
         w.it.copy(R2, R9);
         w.slot(R7, R2);
@@ -39,8 +51,9 @@ pub(super) fn task_made(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     }
     w.it.bind(none);
     // What the thread does is lost.
+    w.now();
     w.cpu();
-    w.count(shared::cpu::LOST, out);
+    w.count_lost(out);
     w.it.jump(out);
     w.it.bind(found);
     for field in (slot::FAULT_NS..slot::END).step_by(8) {
@@ -52,12 +65,13 @@ pub(super) fn task_made(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     w.finish()
 }
 
-/// A thread has started a program: (task, its number before, …). If that was not the first thread, it has got the first one's
-/// number, and with it the slot.
+/// A thread has started a program: (task, its number before, …). If that was not the first thread, it has
+/// got the first one's number, and with it the slot. It does so whether or not anything is recorded: else the
+/// slot stays taken.
 pub(super) fn program_started(maps: Maps) -> Vec<Instruction> {
     let mut w = Writer::new(maps);
     let out = w.out;
-    w.follow();
+    w.find();
     w.it.load(Double, R1, R6, 8);
     w.it.copy_32(R1, R1);
     w.it.copy_32(R2, R9);
@@ -71,14 +85,19 @@ pub(super) fn program_started(maps: Maps) -> Vec<Instruction> {
     w.finish()
 }
 
-/// A thread ends: (task, …). A first thread keeps its slot as long as others live: one of them may start a program, and gets
-/// the first one's number then.
+/// A thread ends: (task, …). A first thread keeps its slot as long as others live: one of them may start a
+/// program, and gets the first one's number then. The slot is given back while nothing is recorded, too: no
+/// later program would do it, and another thread with this number would be followed.
 pub(super) fn task_ended(maps: Maps, offsets: Offsets) -> Vec<Instruction> {
     let mut w = Writer::new(maps);
     let out = w.out;
-    w.follow();
+    w.find();
+    let silent = w.it.label();
+    w.jump_if_off(silent);
     w.now();
     w.give_up_fault();
+    w.it.bind(silent);
+    w.it.store_value(Double, R7, slot::FAULT_NS, 0);
     w.it.store_value(Double, R7, slot::CALL_NS, 0);
     w.it.store_value(Double, R7, slot::CALL, 0);
     w.it.load(Double, R1, R6, 0);

@@ -1,7 +1,8 @@
 //! The kernel's own description of its types, of which the programs need a few offsets and numbers.
 //!
-//! The format is that of the kernel's `Documentation/bpf/btf.rst`: a header, types in a row, which are counted from 1, and
-//! names. A crate would read all of the 120,000 types into memory; this looks for names and skips everything else.
+//! The format is that of the kernel's `Documentation/bpf/btf.rst`: a header, types in a row, which are
+//! counted from 1, and names. A crate would read all of the 120,000 types into memory; this looks for names
+//! and skips everything else.
 
 use std::collections::{HashMap, HashSet};
 

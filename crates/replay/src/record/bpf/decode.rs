@@ -1,8 +1,8 @@
-//! The records that the programs write, and what they say: the same as perf's records say of the same events, so that
-//! everything behind this need not know where a record is from.
+//! The records that the programs write, and what they say: the same as perf's records say of the same events,
+//! so that everything behind this need not know where a record is from.
 //!
-//! Each has a word that says its kind, the numbers of process and thread, and the time; then words of its own. A fault and most
-//! calls have one record each, at their end, for what perf tells by two to four.
+//! Each has a word that says its kind, the numbers of process and thread, and the time; then words of its
+//! own. A fault and most calls have one record each, at their end, for what perf tells by two to four.
 
 use crate::record::abi::Abi;
 use crate::record::parse::{device, u32_at, u64_at};

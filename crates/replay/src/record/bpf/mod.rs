@@ -1,5 +1,6 @@
-//! Faults and calls by programs that the kernel runs at them: each has one record, which a program writes into the ring of its
-//! CPU. Perf has two to four, which cost the recorded program more than the rest of a recording.
+//! Faults and calls by programs that the kernel runs at them: each has one record, which a program writes
+//! into the ring of its CPU. Perf has two to four, which cost the recorded program more than the rest of a
+//! recording.
 //!
 //! ```text
 //! sys            requests to the kernel
@@ -29,6 +30,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::RecordError;
+use super::collect::now_ns;
 use super::perf;
 use super::raw::{Raw, RawKind};
 use programs::{Attached, Program};
@@ -48,6 +50,9 @@ const GROWTH: usize = 4;
 /// The largest ring of a CPU.
 const LARGEST: usize = 256 << 20;
 
+/// No ring of programs can be larger: the kernel keeps its size in 32 bits, and it is a power of two.
+const MOST_RING: usize = 1 << 31;
+
 /// Threads have numbers below the kernel's limit, or this one if that is lower: it may be raised.
 const LEAST_TIDS: usize = 1 << 15;
 
@@ -60,6 +65,8 @@ pub(super) struct Bpf {
     /// The map of the rings.
     by_cpu: OwnedFd,
     rings: Vec<CpuRing>,
+    /// CPUs that were offline at the start. What happens there is lost.
+    without_ring: Vec<usize>,
     may_grow: bool,
     /// Size of each ring at the start.
     ring_bytes: usize,
@@ -73,7 +80,8 @@ struct CpuRing {
 }
 
 impl Bpf {
-    /// Loads the programs and attaches them; they follow no thread at first. `nameless` is the device of files that no path leads to.
+    /// Loads the programs and attaches them; they follow no thread at first. `nameless` is the device of
+    /// files that no path leads to.
     pub(super) fn open(
         ring_bytes: Option<usize>,
         default_bytes: usize,
@@ -81,7 +89,7 @@ impl Bpf {
     ) -> Result<Bpf, RecordError> {
         sees_numbers_of_threads()?;
         let may_grow = ring_bytes.is_none();
-        let ring_bytes = ring_bytes.unwrap_or(default_bytes);
+        let ring_bytes = ring_bytes.unwrap_or(default_bytes).min(MOST_RING);
         let online = perf::online_cpus()?;
         let cpus = online.iter().max().map_or(0, |last| *last as usize) + 1;
         let layout = Layout::of(cpus, most_tids());
@@ -115,7 +123,10 @@ impl Bpf {
         let programs = programs::all(maps, nameless).map_err(missing)?;
         let programs = programs.iter().map(load).collect::<Result<Vec<_>, _>>()?;
         let (links, is_busy) = (Vec::new(), false);
-        let mut bpf = Bpf { programs, links, shared, by_cpu, rings, may_grow, ring_bytes, is_busy };
+        let has_ring = |cpu: &usize| online.contains(&(*cpu as i32));
+        let without_ring = (0..cpus).filter(|cpu| !has_ring(cpu)).collect();
+        let mut bpf =
+            Bpf { programs, links, shared, by_cpu, rings, without_ring, may_grow, ring_bytes, is_busy };
         bpf.attach()?;
         Ok(bpf)
     }
@@ -155,7 +166,8 @@ impl Bpf {
         self.links.clear();
     }
 
-    /// Writes no record from here on. With `wait`, none is under way any more: then threads that are followed may still run.
+    /// Writes no record from here on. With `wait`, none is under way any more: then threads that are followed
+    /// may still run.
     pub(super) fn disable(&self, wait: bool) {
         self.shared.set_on(false);
         if wait {
@@ -184,8 +196,8 @@ impl Bpf {
         self.shared.missed()
     }
 
-    /// The begin of the oldest call or fault that has not ended: its record comes at its end. Call this before
-    /// [`Bpf::drain`], which finds the records of all that had ended by then.
+    /// The begin of the oldest call or fault that has not ended: its record comes at its end. Call this
+    /// before [`Bpf::drain`], which finds the records of all that had ended by then.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.shared.oldest()
     }
@@ -198,17 +210,16 @@ impl Bpf {
             let drained = ring.drain(|record| {
                 let _ = decode::record(record, each);
             });
-            let (lost, since_ns) = self.shared.take_lost(*cpu);
-            if lost > 0 {
-                let kind = RawKind::Lost { records: lost };
-                each(Raw { time_ns: since_ns, pid: 0, tid: 0, kind });
-            }
+            let lost = lost(&self.shared, *cpu);
+            let has_lost = lost.is_some();
+            lost.into_iter().for_each(&mut *each);
             let bytes = ring.bytes() as u64;
             self.is_busy |= drained > bytes / QUICKLY;
-            if self.may_grow && (lost > 0 || drained > bytes / TOO_FULL) {
+            if self.may_grow && (has_lost || drained > bytes / TOO_FULL) {
                 self.grow(index, each);
             }
         }
+        self.without_ring.iter().filter_map(|cpu| lost(&self.shared, *cpu)).for_each(each);
     }
 
     /// How often the kernel did not run a program where it should have, since it ran already on that CPU.
@@ -258,6 +269,13 @@ impl Bpf {
 
 const TRACEPOINTS: &str = "programs at tracepoints";
 
+/// What a CPU has lost since the last call. A gap whose begin no program has kept yet began just now.
+fn lost(shared: &Shared, cpu: usize) -> Option<Raw> {
+    let (records, since_ns) = shared.take_lost(cpu)?;
+    let time_ns = if since_ns == 0 { now_ns() } else { since_ns };
+    Some(Raw { time_ns, pid: 0, tid: 0, kind: RawKind::Lost { records } })
+}
+
 fn load(program: &Program) -> Result<(Attached, OwnedFd), RecordError> {
     let (kind, typed) = match program.attached {
         Attached::Tracepoint(_) => (sys::TRACEPOINT_PROGRAM, None),
@@ -272,7 +290,8 @@ fn refused(what: &'static str) -> impl FnOnce(io::Error) -> RecordError {
     move |source| RecordError::NoPrograms { what, source }
 }
 
-/// Programs see the numbers that processes have in the first PID namespace, and everything else here those of its own.
+/// Programs see the numbers that processes have in the first PID namespace, and everything else here those of
+/// its own.
 fn sees_numbers_of_threads() -> Result<(), RecordError> {
     /// The kernel's number of the first namespace never changes.
     const FIRST: &str = "pid:[4026531836]";

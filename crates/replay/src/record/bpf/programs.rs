@@ -22,10 +22,13 @@ pub(super) enum Attached {
 }
 
 impl Attached {
-    /// Whether the program tells faults alone.
+    /// Whether the kernel runs the program inside of faults.
     pub(super) fn is_at_faults(self) -> bool {
         match self {
-            Attached::Tracepoint(name) => [FAULT_USER, FAULT_KERNEL, AROUND].contains(&name),
+            // A fault may take the lock of the address space.
+            Attached::Tracepoint(name) => {
+                [FAULT_USER, FAULT_KERNEL, AROUND, LOCK_TAKEN, LOCK_RELEASED].contains(&name)
+            }
             Attached::Typed(_) => false,
             Attached::Resolved { .. } => true,
         }
@@ -35,6 +38,8 @@ impl Attached {
 const FAULT_USER: &CStr = c"page_fault_user";
 const FAULT_KERNEL: &CStr = c"page_fault_kernel";
 const AROUND: &CStr = c"mm_filemap_map_pages";
+const LOCK_TAKEN: &CStr = c"mmap_lock_acquire_returned";
+const LOCK_RELEASED: &CStr = c"mmap_lock_released";
 
 /// A program.
 pub(super) struct Program {
@@ -53,7 +58,8 @@ const TRACEPOINTS: [&str; 6] = [
     "mmap_lock_released",
 ];
 
-/// All programs, or what this kernel lacks. `nameless` is the device of files that no path leads to, as the kernel has it.
+/// All programs, or what this kernel lacks. `nameless` is the device of files that no path leads to, as the
+/// kernel has it.
 pub(super) fn all(maps: Maps, nameless: Option<u32>) -> Result<Vec<Program>, &'static str> {
     let btf =
         Btf::of_kernel(&STRUCTURES, &TRACEPOINTS).ok_or("descriptions of types (CONFIG_DEBUG_INFO_BTF)")?;
@@ -76,8 +82,8 @@ pub(super) fn all(maps: Maps, nameless: Option<u32>) -> Result<Vec<Program>, &'s
         program("quire_major", Attached::Resolved { major: true }, resolved(maps, true)),
         program("quire_enter", enter, enter_call(maps, offsets)),
         program("quire_leave", leave, leave_call(maps, offsets)),
-        program("quire_taken", raw(c"mmap_lock_acquire_returned"), lock_taken(maps, taken)),
-        program("quire_released", raw(c"mmap_lock_released"), lock_released(maps, released)),
+        program("quire_taken", raw(LOCK_TAKEN), lock_taken(maps, taken)),
+        program("quire_released", raw(LOCK_RELEASED), lock_released(maps, released)),
         program("quire_newtask", new_task, task_made(maps, offsets)),
         program("quire_exec", raw(c"sched_process_exec"), program_started(maps)),
         program("quire_exit", exit, task_ended(maps, offsets)),

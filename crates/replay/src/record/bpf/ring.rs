@@ -1,8 +1,8 @@
 //! Reads the ring that the programs of one CPU fill.
 //!
-//! The kernel maps it as three parts: a page with the place up to which the reader has read, a page with the place up to which
-//! programs have written, and the data twice in a row, so that no record is in two pieces. Each record has a word with its
-//! length, another, and its bytes, a multiple of eight.
+//! The kernel maps it as three parts: a page with the place up to which the reader has read, a page with the
+//! place up to which programs have written, and the data twice in a row, so that no record is in two pieces.
+//! Each record has a word with its length, another, and its bytes, a multiple of eight.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -48,16 +48,16 @@ impl Ring {
     /// Calls `each` with every waiting record, oldest first. Returns their bytes.
     pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
         let (read, written) = (self.read.as_mut_ptr().cast(), self.written.as_mut_ptr().cast());
-        // SAFETY: C4: each part begins with its place, is aligned to a page and lives as long as `self`; both sides access the
-        // places as whole words.
+        // SAFETY: C4: each part begins with its place, is aligned to a page and lives as long as `self`; both
+        // sides access the places as whole words.
         let (read, written) = unsafe { (AtomicU64::from_ptr(read), AtomicU64::from_ptr(written)) };
         let start = read.load(Ordering::Relaxed);
         let mut place = start;
         // Acquire: the lengths up to there are written before it.
         while place < written.load(Ordering::Acquire) {
             let offset = PAGE + place as usize % self.bytes;
-            // SAFETY: C4: the data is mapped twice behind the page, so that a record that starts inside of its first copy is
-            // inside of both. The kernel changes the length of a record as a whole word.
+            // SAFETY: C4: the data is mapped twice behind the page, so that a record that starts inside of
+            // its first copy is inside of both. The kernel changes the length of a record as a whole word.
             let length = unsafe { AtomicU32::from_ptr(self.written.as_mut_ptr().add(offset).cast()) };
             // Acquire: the bytes are written before the record ceases to be busy.
             let length = length.load(Ordering::Acquire);
@@ -70,8 +70,9 @@ impl Ring {
                 break;
             }
             if length & DISCARDED == 0 {
-                // SAFETY: C4: a record is no longer than the ring, so it ends inside of the second copy. The kernel writes no byte behind the place that was read and before the one that was
-                // written, and the place moves on only when the slice is gone.
+                // SAFETY: C4: a record is no longer than the ring, so it ends inside of the second copy. The
+                // kernel writes no byte behind the place that was read and before the one that was written,
+                // and the place moves on only when the slice is gone.
                 each(unsafe {
                     std::slice::from_raw_parts(self.written.as_ptr().add(offset + HEADER as usize), bytes)
                 });

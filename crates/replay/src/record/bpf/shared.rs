@@ -70,7 +70,8 @@ pub(super) mod cpu {
 pub(super) mod class {
     /// It changes or looks at memory. A call without this bit is not recorded.
     pub(in super::super) const MEMORY: u8 = 1;
-    /// It has a record of its entry: other records must be understood before it returns, or its arguments are gone then.
+    /// It has a record of its entry: other records must be understood before it returns, or its arguments are
+    /// gone then.
     pub(in super::super) const ENTRY: u8 = 2;
     /// It may downgrade its lock.
     pub(in super::super) const DOWNGRADES: u8 = 4;
@@ -82,6 +83,9 @@ pub(super) mod class {
     pub(in super::super) const BLOCK: u8 = 32;
     /// It starts a program.
     pub(in super::super) const EXEC: u8 = 64;
+    /// It has a record of its entry if its flags ask for pages: then it may last long after the mapping was
+    /// told.
+    pub(in super::super) const POPULATES: u8 = 128;
 }
 
 /// Where the parts lie whose sizes depend on the machine.
@@ -133,18 +137,20 @@ impl Shared {
     }
 
     fn double(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: C4: `pointer` checks that the word lies in the mapping and is aligned; the mapping lives as long as `self`, and
-        // both sides access it by whole words.
+        // SAFETY: C4: `pointer` checks that the word lies in the mapping and is aligned; the mapping lives as
+        // long as `self`, and both sides access it by whole words.
         unsafe { AtomicU64::from_ptr(self.pointer(at)) }
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: C4: `pointer` checks that the word lies in the mapping and is aligned; both sides access it as a whole.
+        // SAFETY: C4: `pointer` checks that the word lies in the mapping and is aligned; both sides access it
+        // as a whole.
         unsafe { AtomicU32::from_ptr(self.pointer(at)) }
     }
 
     fn half(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: C4: `pointer` checks that the half word lies in the mapping and is aligned; both sides access it as a whole.
+        // SAFETY: C4: `pointer` checks that the half word lies in the mapping and is aligned; both sides
+        // access it as a whole.
         unsafe { AtomicU16::from_ptr(self.pointer(at)) }
     }
 
@@ -163,11 +169,15 @@ impl Shared {
         self.word(FAULTS).store(on.into(), Ordering::SeqCst);
     }
 
-    /// Follows a thread; false if no slot is free, or its number is too large.
+    /// Follows a thread, if that is not followed; false if no slot is free, or its number is too large.
     pub(super) fn follow(&self, tid: u32) -> bool {
         let Layout { slots, tids, most_tids, .. } = self.layout;
         if tid as usize >= most_tids {
             return false;
+        }
+        // One that was made by a followed thread is followed already. Nothing would give a second slot back.
+        if self.half(tids + 2 * tid as usize).load(Ordering::SeqCst) != 0 {
+            return true;
         }
         for slot in 1..MOST_SLOTS {
             let at = slots + (slot << SLOT_SHIFT);
@@ -196,6 +206,18 @@ impl Shared {
         }
     }
 
+    /// The slot of this number is tried next.
+    #[cfg(test)]
+    pub(super) fn set_next(&self, slot: u64) {
+        self.double(NEXT).store(slot, Ordering::SeqCst);
+    }
+
+    /// Counts a lost record, as a program does that has not kept the time yet.
+    #[cfg(test)]
+    pub(super) fn lose(&self, cpu: usize) {
+        self.double(CPUS + (cpu << CPU_SHIFT) + cpu::LOST as usize).fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Whether programs follow a thread.
     #[cfg(test)]
     pub(super) fn follows(&self, tid: u32) -> bool {
@@ -209,16 +231,20 @@ impl Shared {
             let field = |field: i16| self.double(at + field as usize).load(Ordering::SeqCst);
             (field(slot::OWNER) != 0).then(|| [field(slot::FAULT_NS), field(slot::CALL_NS)])
         };
-        // They are taken in turn.
+        // They are taken in turn; a program that draws one counts all of them as used.
         let used = self.double(NEXT).load(Ordering::SeqCst).min(MOST_SLOTS as u64) as usize;
         (1..used).filter_map(of_slot).flatten().filter(|ns| *ns != 0).min()
     }
 
-    /// The records that a CPU could not write since the last call, and the time of the first.
-    pub(super) fn take_lost(&self, cpu: usize) -> (u64, u64) {
+    /// The records that a CPU could not write since the last call, if there are any, and the time of the
+    /// first. That is 0 if a program is between the two.
+    pub(super) fn take_lost(&self, cpu: usize) -> Option<(u64, u64)> {
         let at = CPUS + (cpu << CPU_SHIFT);
+        // Programs count first, and keep the time then. In the other order, the time of a record that is lost
+        // in between would be gone, and its count would come without a time.
+        let since_ns = self.double(at + cpu::SINCE as usize).swap(0, Ordering::SeqCst);
         let lost = self.double(at + cpu::LOST as usize).swap(0, Ordering::SeqCst);
-        (lost, self.double(at + cpu::SINCE as usize).swap(0, Ordering::SeqCst))
+        (lost > 0).then_some((lost, since_ns))
     }
 
     /// Faults that were not recorded on purpose, of all CPUs.
@@ -246,6 +272,9 @@ fn classes() -> [Vec<(usize, u8)>; 2] {
         }
         if call.cuts_file() {
             class |= class::CUTS;
+        }
+        if call == Call::Mmap {
+            class |= class::POPULATES;
         }
         class
     };
@@ -279,7 +308,21 @@ mod tests {
         assert_eq!(of(&native, 10), class::MEMORY, "mprotect has one record");
         assert_eq!(of(&native, 11), class::MEMORY | class::DOWNGRADES, "munmap");
         assert_eq!(of(&native, 59), class::MEMORY | class::ENTRY | class::EXEC, "execve");
-        assert_eq!(of(&i386, 90), class::MEMORY | class::ENTRY | class::BLOCK, "mmap of before Linux 2.4");
+        let block = class::ENTRY | class::BLOCK;
+        assert_eq!(of(&i386, 90), class::MEMORY | class::POPULATES | block, "mmap of before Linux 2.4");
+    }
+
+    #[test]
+    fn a_thread_has_one_slot() {
+        let layout = Layout::of(1, 32768);
+        let memory = rustix::fs::memfd_create(c"quire", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        rustix::fs::ftruncate(&memory, layout.bytes as u64).expect("its size");
+        let shared = Shared::map(&memory, layout).expect("it is mapped");
+        assert!(shared.follow(7) && shared.follow(7));
+        shared.forget(7);
+        let is_taken =
+            |slot: &usize| shared.double(layout.slots + (slot << SLOT_SHIFT)).load(Ordering::SeqCst) != 0;
+        assert_eq!((1..MOST_SLOTS).filter(is_taken).count(), 0);
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub(super) const TYPED_PROGRAM: u32 = 26;
 /// A typed program is for a tracepoint.
 const FOR_TRACEPOINT: u32 = 23;
 
-/// Functions that read the kernel's memory are for programs under the GPL alone, or with a choice of licences.
+/// Functions that read the kernel's memory are for programs under the GPL alone, or with a choice of
+/// licences.
 const LICENCE: &CStr = c"Dual MIT/GPL";
 
 /// Room for what the kernel says of a program that it refuses.
@@ -103,10 +104,11 @@ struct TracepointAttributes {
 /// Makes a request; the result is a descriptor or 0.
 ///
 /// # Safety
-/// The addresses in `attributes` are those that the command takes, and the memory there lives until it returns.
+/// The addresses in `attributes` are those that the command takes, and the memory there lives until it
+/// returns.
 unsafe fn bpf<T>(command: i32, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: C3: the kernel reads and writes at most the size that it is told, of a structure with the layout of the command;
-    // the caller vouches for the addresses in it.
+    // SAFETY: C3: the kernel reads and writes at most the size that it is told, of a structure with the
+    // layout of the command; the caller vouches for the addresses in it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
@@ -188,12 +190,15 @@ pub(super) fn load(
             attached_to: attached_to.unwrap_or_default(),
             ..ProgramAttributes::default()
         };
-        // SAFETY: C3: the code and the licence are as long as the structure says and only read; the kernel writes at most
+        // SAFETY: C3: the code and the licence are as long as the structure says and only read; the kernel
+        // writes at most
         // `log_bytes` to the log. All of them outlive the call.
         unsafe { bpf(PROGRAM_LOAD, &mut attributes) }.map(owned)
     };
     // A signal ends the kernel's look at a program; such a one is loaded again.
-    let was_interrupted = |loaded: &io::Result<OwnedFd>| matches!(loaded, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    let was_interrupted = |loaded: &io::Result<OwnedFd>| {
+        loaded.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
     let mut loaded = attempt(&mut []);
     for _ in 0..INTERRUPTED_TRIES {
         if !was_interrupted(&loaded) {
@@ -215,7 +220,8 @@ pub(super) fn load(
     })
 }
 
-/// Attaches a program to a tracepoint, until the result is dropped: by name, or to the one that it was loaded for.
+/// Attaches a program to a tracepoint, until the result is dropped: by name, or to the one that it was loaded
+/// for.
 pub(super) fn attach(program: &OwnedFd, tracepoint: Option<&CStr>) -> io::Result<OwnedFd> {
     let mut attributes = TracepointAttributes {
         name: tracepoint.map_or(0, |name| name.as_ptr().expose_provenance() as u64),
@@ -229,9 +235,12 @@ pub(super) fn attach(program: &OwnedFd, tracepoint: Option<&CStr>) -> io::Result
 /// Whether the kernel has a program or map of this number.
 #[cfg(test)]
 pub(super) fn lives(is_program: bool, number: u32) -> bool {
+    const PROGRAM_BY_NUMBER: i32 = 13;
+    const MAP_BY_NUMBER: i32 = 14;
+    let command = if is_program { PROGRAM_BY_NUMBER } else { MAP_BY_NUMBER };
     let mut attributes = TracepointAttributes { name: u64::from(number), ..TracepointAttributes::default() };
     // SAFETY: C3: the command reads one word, the number, and no addresses.
-    unsafe { bpf(if is_program { 13 } else { 14 }, &mut attributes) }.map(owned).is_ok()
+    unsafe { bpf(command, &mut attributes) }.map(owned).is_ok()
 }
 
 /// Returns when each program that ran at the time of the call has ended.

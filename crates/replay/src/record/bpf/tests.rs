@@ -1,4 +1,5 @@
-//! The programs in the running kernel: it takes them, they write as many records as there are events, and nothing of them stays.
+//! The programs in the running kernel: it takes them, they write as many records as there are events, and
+//! nothing of them stays.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,8 @@ fn opened() -> Option<Bpf> {
     let opened = Bpf::open(None, 1 << 20, tracepoints::nameless_device());
     match opened {
         Ok(bpf) => Some(bpf),
-        // Of the kernels of today, those without a description of their types or without permission for this user.
+        // Of the kernels of today, those without a description of their types or without permission for this
+        // user.
         Err(RecordError::NoPrograms { what, source }) if source.kind() != io::ErrorKind::InvalidInput => {
             assert!(
                 !what.starts_with("quire_") || !nix::unistd::Uid::effective().is_root(),
@@ -68,7 +70,10 @@ fn an_event_has_one_record() {
     };
     is_exact(&faults, decode::FAULT);
     let inside = |addr: u64| (first..first + (REPEATS * PAGE) as u64).contains(&addr);
-    let is_write = |raw: &&Raw| matches!(raw.kind, RawKind::Fault { addr, error_code, kernel_mode: false } if inside(addr) && error_code & 2 != 0);
+    let is_write = |raw: &&Raw| match raw.kind {
+        RawKind::Fault { addr, error_code, kernel_mode: false } => inside(addr) && error_code & 2 != 0,
+        _ => false,
+    };
     assert_eq!(raws.iter().filter(is_write).count(), REPEATS);
     let is_resolved =
         |raw: &&Raw| matches!(raw.kind, RawKind::Resolved { addr, major: false } if inside(addr));
@@ -120,13 +125,110 @@ fn only_threads_that_are_followed_have_records() {
     let mut of_other = 0;
     bpf.drain(&mut |raw| of_other += usize::from(raw.tid == other));
     assert!(of_other > 0, "its stack was faulted in, and its arena mapped");
-    let forgotten = |tid| !bpf.shared.follows(tid);
+    until_forgotten(&bpf, other);
+    assert!(!bpf.shared.follows(own));
+}
+
+/// The kernel runs the program at the end of a thread a while after others see that it has ended.
+fn until_forgotten(bpf: &Bpf, tid: u32) {
     let since = Instant::now();
-    while !forgotten(other) {
-        assert!(since.elapsed() < Duration::from_secs(60), "the slot of a thread that has ended stays");
+    while bpf.shared.follows(tid) {
+        assert!(since.elapsed() < Duration::from_secs(10), "the slot of a thread that has ended stays");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(forgotten(own));
+}
+
+/// The thread that reads the rings during a measurement ends like that. Later its number is another thread's.
+#[test]
+fn a_thread_that_ends_while_nothing_is_recorded_is_forgotten() {
+    let Some(mut bpf) = opened() else { return };
+    let own = nix::unistd::gettid().as_raw().cast_unsigned();
+    bpf.attach().expect("tracepoints");
+    bpf.follow(own).expect("a slot");
+    let (say, said) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let other = std::thread::spawn(move || {
+        say.send(nix::unistd::gettid().as_raw().cast_unsigned()).expect("it is heard");
+        let _ = ended.recv();
+    });
+    let tid = said.recv().expect("it lives");
+    assert!(bpf.shared.follows(tid));
+    bpf.disable(true);
+    drop(end);
+    other.join().expect("it ends");
+    until_forgotten(&bpf, tid);
+}
+
+/// Once all slots have had their turn, the next ones may be those of a row of threads that live on.
+#[test]
+fn a_thread_finds_a_slot_behind_many_that_are_taken() {
+    const HELD: usize = 100;
+    let Some(mut bpf) = opened() else { return };
+    let own = nix::unistd::gettid().as_raw().cast_unsigned();
+    bpf.attach().expect("tracepoints");
+    bpf.follow(own).expect("a slot");
+    let barrier = std::sync::Barrier::new(HELD + 1);
+    let (forks, followed) = std::thread::scope(|scope| {
+        (0..HELD).for_each(|_| drop(scope.spawn(|| barrier.wait())));
+        // As after a turn: at the first of them.
+        bpf.shared.set_next(shared::MOST_SLOTS as u64 + 2);
+        let of_new = || {
+            let own = || bpf.shared.follows(nix::unistd::gettid().as_raw().cast_unsigned());
+            scope.spawn(own).join().expect("it ends")
+        };
+        let followed = (0..HELD).filter(|_| of_new()).count();
+        barrier.wait();
+        (HELD, followed)
+    });
+    assert_eq!(followed, forks);
+}
+
+/// What a CPU loses has a place in the order even if no program has kept its time, and one without a ring
+/// loses it all.
+#[test]
+fn what_is_lost_has_a_time() {
+    let Some(mut bpf) = opened() else { return };
+    bpf.disable(true);
+    bpf.drain(&mut |_| ());
+    let cpu = bpf.rings.pop().expect("a CPU").cpu;
+    bpf.without_ring.push(cpu);
+    bpf.shared.lose(cpu);
+    let since_ns = now_ns();
+    let mut found = Vec::new();
+    bpf.drain(&mut |raw| found.push(raw));
+    assert!(matches!(found[..], [Raw { kind: RawKind::Lost { records: 1 }, .. }]), "{found:?}");
+    assert!((since_ns..=now_ns()).contains(&found[0].time_ns));
+}
+
+/// The recorder does not wait for a call that fills memory, which may take seconds: its entry has a record.
+#[test]
+fn a_call_that_fills_memory_has_a_record_of_its_entry() {
+    let Some(mut bpf) = opened() else { return };
+    let own = nix::unistd::gettid().as_raw().cast_unsigned();
+    bpf.attach().expect("tracepoints");
+    bpf.follow(own).expect("a slot");
+    drop(memmap2::MmapOptions::new().len(PAGE).populate().map_anon().expect("memory"));
+    drop(MmapMut::map_anon(3 * PAGE).expect("memory"));
+    bpf.disable(true);
+    bpf.forget(own);
+    let mut found = Vec::new();
+    for CpuRing { ring, .. } in &mut bpf.rings {
+        ring.drain(|record| {
+            let mut of_record = Vec::new();
+            decode::record(record, &mut |raw| of_record.push(raw)).expect("a record of the programs");
+            if let RawKind::Enter { number: 9, args, .. } = of_record[0].kind {
+                found.push((args[1] as usize / PAGE, of_record.len() > 1));
+            }
+            if let RawKind::Leave { number: 9, .. } = of_record[0].kind {
+                found.push((0, false));
+            }
+        });
+    }
+    // Whether entry and return are in one record. The allocator may map memory, too.
+    found.retain(|it| [0, 1, 3].contains(&it.0));
+    // Rings are read one after the other, and the thread may have changed its CPU.
+    found.sort_unstable();
+    assert_eq!(found, [(0, false), (1, false), (3, true)]);
 }
 
 /// A ring of a page holds few records; those that find no room are counted.

@@ -1,8 +1,9 @@
 //! What all programs have in common: they look for the thread's slot, and write records.
 //!
-//! Registers keep their meaning through a program: `R6` is its context, `R7` the slot of the current thread, `R8` the time, and
-//! `R9` the numbers of the process (upper half) and the thread. On the stack lie the record that is being written, a number that
-//! is kept over calls, and the number of the CPU.
+//! Registers keep their meaning through a program: `R6` is its context, `R7` the slot of the current thread,
+//! `R8` the time, and
+//! `R9` the numbers of the process (upper half) and the thread. On the stack lie the record that is being
+//! written, a number that is kept over calls, and the number of the CPU.
 
 use super::asm::{Assembler, Helper, If, Instruction, Label, Reg, Size};
 use super::shared::{self, Layout, cpu, slot};
@@ -58,7 +59,8 @@ impl Writer {
         self.it.map_value(to, self.maps.shared, offset);
     }
 
-    /// `entry` = the address of the entry of thread `tid`, which it destroys, or on to `none` if the number is too large.
+    /// `entry` = the address of the entry of thread `tid`, which it destroys, or on to `none` if the number
+    /// is too large.
     pub(super) fn entry(&mut self, entry: Reg, tid: Reg, none: Label) {
         self.it.jump_if(tid, If::AtLeast, self.maps.layout.most_tids as i32, none);
         self.it.shift_left(tid, 1);
@@ -74,8 +76,17 @@ impl Writer {
         self.it.add(slot, number);
     }
 
-    /// Sets `R7` and `R9`. Ends the program if the current thread is not followed, or nothing is recorded. Keeps `R6` and `R8`.
+    /// Sets `R7` and `R9`. Ends the program if the current thread is not followed, or nothing is recorded.
+    /// Keeps
+    /// `R6` and `R8`.
     pub(super) fn follow(&mut self) {
+        let out = self.out;
+        self.find();
+        self.jump_if_off(out);
+    }
+
+    /// As [`Writer::follow`], but whether or not anything is recorded.
+    pub(super) fn find(&mut self) {
         let out = self.out;
         self.it.call(Helper::PidTgid);
         self.it.copy(R9, R0);
@@ -84,9 +95,13 @@ impl Writer {
         self.it.load(Half, R1, R2, 0);
         self.it.jump_if(R1, If::Equal, 0, out);
         self.slot(R7, R1);
+    }
+
+    /// On to the label if nothing is recorded. Destroys `R1`.
+    pub(super) fn jump_if_off(&mut self, label: Label) {
         self.shared(R1, shared::ON);
         self.it.load(Word, R1, R1, 0);
-        self.it.jump_if(R1, If::Equal, 0, out);
+        self.it.jump_if(R1, If::Equal, 0, label);
     }
 
     /// Sets `R8`.
@@ -146,11 +161,17 @@ impl Writer {
         self.it.jump_if(R0, If::Equal, 0, done);
         self.it.bind(lost);
         self.it.load(Word, R0, Fp, CPU);
+        self.count_lost(done);
+        self.it.bind(done);
+    }
+
+    /// Counts a record that is lost on the CPU in `R0`, and keeps the time in `R8` if it is the first; then
+    /// on to the label, or behind this.
+    pub(super) fn count_lost(&mut self, done: Label) {
         self.count(cpu::LOST, done);
         self.it.load(Double, R1, R2, cpu::SINCE);
         self.it.jump_if(R1, If::NotEqual, 0, done);
         self.it.store(Double, R2, cpu::SINCE, R8);
-        self.it.bind(done);
     }
 
     /// `R0` = the number of this CPU, or 0 for one that came after the recording began.
@@ -166,7 +187,8 @@ impl Writer {
         self.it.bind(counted);
     }
 
-    /// Adds one to a field of the CPU in `R0`, and sets `R2` to what belongs to it; on to `none` if there is no such CPU.
+    /// Adds one to a field of the CPU in `R0`, and sets `R2` to what belongs to it; on to `none` if there is
+    /// no such CPU.
     pub(super) fn count(&mut self, field: i16, none: Label) {
         self.it.jump_if(R0, If::AtLeast, self.maps.layout.cpus as i32, none);
         self.it.shift_left(R0, shared::CPU_SHIFT);
@@ -197,8 +219,8 @@ impl Writer {
         self.put_field(5, slot::FAULT_CODE);
     }
 
-    /// `to` = the 8 bytes at an offset from an address of the kernel in `base`; ends the program if they cannot be read.
-    /// Destroys `R0` to `R5`.
+    /// `to` = the 8 bytes at an offset from an address of the kernel in `base`; ends the program if they
+    /// cannot be read. Destroys `R0` to `R5`.
     pub(super) fn read_kernel(&mut self, to: Reg, base: Reg, offset: i16) {
         self.it.copy(R3, base);
         self.it.add_value(R3, offset.into());

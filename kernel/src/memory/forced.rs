@@ -29,7 +29,7 @@ use crate::task::wait::WaitQueue;
 static STEADY: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 static FREED: WaitQueue = WaitQueue::new();
 
-/// While this exists, nobody else borrows a right in an address space. A copy may sleep meanwhile, for a handler
+/// While this exists, no other copy borrows a right in an address space. A copy may sleep meanwhile, for a handler
 /// of faults also without an end, so spaces do not wait for each other.
 pub struct Steady(u64);
 

@@ -15,13 +15,13 @@ use procfs::process::{LimitValue, Process};
 
 use super::assemble::Assembler;
 use super::closing;
-use super::collect::{self, Collected, Message, now_ns};
+use super::collect::{self, Collected, Message};
 use super::feed::Feed;
 use super::options::{Interface, Source};
 use super::overhead::{self, Governor};
 use super::perf::Followed;
 use super::present::{self, Zeroes};
-use super::raw::{Raw, RawKind};
+use super::raw::{Raw, RawKind, now_ns};
 use super::samplers::Samplers;
 use super::signals::Signals;
 use super::stop::Stopped;

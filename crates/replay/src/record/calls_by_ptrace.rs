@@ -11,12 +11,11 @@ use nix::unistd::Pid;
 use seccompiler::{BpfProgram, sock_filter};
 
 use super::abi::{self, Abi};
-use super::collect::now_ns;
 use super::follow;
 use super::hold::Turns;
 use super::privilege;
 use super::progress;
-use super::raw::{Raw, RawKind};
+use super::raw::{Raw, RawKind, now_ns};
 use super::report::{Report, Reporter};
 use super::traced::{self, Change};
 use crate::trace::{Call, clone_flags};

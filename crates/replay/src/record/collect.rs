@@ -4,13 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
-use nix::time::{ClockId, clock_gettime};
-
 use super::assemble::Assembler;
 use super::feed::Feed;
 use super::options::Interface;
 use super::overhead::{Governor, Overhead};
-use super::raw::Raw;
+use super::raw::{Raw, now_ns};
 use super::summary::Summary;
 use crate::trace::{TraceError, TraceWriter};
 
@@ -45,12 +43,6 @@ pub(super) struct Collected {
 
 /// If this many records wait for an older call or fault to end, they wait no longer.
 const MOST_WAITING: usize = 1 << 20;
-
-/// The clock of all times in a trace.
-pub(super) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has a monotonic clock");
-    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-}
 
 /// The end of the recording; this value while it has none.
 pub(super) const GO_ON: u64 = 0;

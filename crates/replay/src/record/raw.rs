@@ -1,6 +1,14 @@
 //! The kernel's records, parsed and not yet ordered.
 
+use nix::time::{ClockId, clock_gettime};
+
 use crate::trace::{Accesses, Call};
+
+/// The clock of all times in a trace.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has a monotonic clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
 
 /// One record of the kernel, in the context of a thread.
 #[derive(Clone, Debug)]

@@ -30,9 +30,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::RecordError;
-use super::collect::now_ns;
 use super::perf;
-use super::raw::{Raw, RawKind};
+use super::raw::{Raw, RawKind, now_ns};
 use programs::{Attached, Program};
 use ring::Ring;
 use shared::{Layout, Shared};

@@ -12,9 +12,10 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::collect::{Message, now_ns};
+use super::collect::Message;
 use super::options::Wait;
 use super::proc_files;
+use super::raw::now_ns;
 use super::report::Report;
 use super::signals::{Request, Signals};
 use super::traced::{self, Change};

@@ -155,7 +155,7 @@ impl Members {
 
     /// The recording has looked at this process.
     pub(super) fn know(&mut self, pid: i32) {
-        let ticks = super::collect::now_ns() / (1_000_000_000 / procfs::ticks_per_second());
+        let ticks = super::raw::now_ns() / (1_000_000_000 / procfs::ticks_per_second());
         self.known.insert(pid, ticks);
     }
 }

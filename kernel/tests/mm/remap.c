@@ -50,15 +50,21 @@ static void with_memfd(void)
     OK(remap(memory, PAGE, 0, PAGES, 0));
 }
 
-static void with_file(void)
+/* A new file, and its pages mapped. The name is filled in. */
+static int map_new_file(char *name, char **memory)
 {
-    char name[] = "/tmp/remapXXXXXX";
     int file = mkstemp(name);
     CHECK(file >= 0);
     OK(ftruncate(file, PAGES * PAGE));
-    char *memory = mmap(NULL, PAGES * PAGE, RW, MAP_SHARED, file, 0);
-    CHECK(memory != MAP_FAILED);
-    OK(close(file));
+    *memory = mmap(NULL, PAGES * PAGE, RW, MAP_SHARED, file, 0);
+    CHECK(*memory != MAP_FAILED);
+    return file;
+}
+
+static void with_file(void)
+{
+    char name[] = "/tmp/remapXXXXXX", *memory;
+    OK(close(map_new_file(name, &memory)));
     reverse(memory);
     OK(unlink(name));
 }
@@ -66,12 +72,8 @@ static void with_file(void)
 /* What the mapping may not do, its parts may not either. */
 static void keeps_rights(void)
 {
-    char name[] = "/tmp/remapXXXXXX";
-    int file = mkstemp(name);
-    CHECK(file >= 0);
-    OK(ftruncate(file, PAGES * PAGE));
-    char *memory = mmap(NULL, PAGES * PAGE, RW, MAP_SHARED, file, 0);
-    CHECK(memory != MAP_FAILED);
+    char name[] = "/tmp/remapXXXXXX", *memory;
+    int file = map_new_file(name, &memory);
     number_pages(memory);
     OK(munmap(memory, PAGES * PAGE));
     int readable = open(name, O_RDONLY);

@@ -354,8 +354,8 @@ fn one_program_after_the_other() {
     }
 }
 
-/// Each policy for a fixed number of rounds. Leaks planted in drains, in idle clearing and in large faults were seen; one in
-/// faults of 4 KiB was missed before a policy had them alone.
+/// Each policy for a fixed number of rounds. Leaks that were planted in drains, in idle clearing, in large faults and in those
+/// of 4 KiB were seen.
 #[test]
 fn programs_on_three_cpus() {
     let first = seed(fastrand::u64(..1 << 40));
